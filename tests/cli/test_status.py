@@ -14,6 +14,7 @@ import pytest
 from headrace.catalog import Tx, entries, leases
 from headrace.catalog.streams import StreamConfig
 from headrace.cli import run
+from headrace.cli.status import FINDINGS_SHOWN, GROUPS_SHOWN, STREAMS_SHOWN
 from headrace.groups import chores
 from headrace.groups.letter_names import stream_of
 from headrace.groups.partitioned import admin
@@ -74,6 +75,22 @@ def ack(log: Log, floor: int) -> None:
 
 def words(data: dict[str, Any]) -> list[str]:
     return [each["finding"] for each in data["findings"] if each["needs_person"]]
+
+
+def test_it_stays_one_screen_however_many_streams_groups_and_findings_there_are(
+    said: Said, log: Log
+) -> None:
+    for number in range(STREAMS_SHOWN):
+        log.create_stream(f"s{number}", StreamConfig(subjects=(f"s{number}.*",)))
+    for number in range(GROUPS_SHOWN):
+        admin.create_static(log, "orders", f"g{number}", max_members=2, members=["m1"])
+    append(log)
+    code, data, screen = said()
+    assert (code, len(words(data))) == (1, GROUPS_SHOWN)
+    assert "and 1 more: headrace stream ls" in screen
+    assert "and 1 more: headrace group ls" in screen
+    assert f"and {GROUPS_SHOWN - FINDINGS_SHOWN} more: headrace status --json" in screen
+    assert screen.count("no instance of m1 runs") == FINDINGS_SHOWN
 
 
 def test_all_is_well(said: Said, log: Log) -> None:
@@ -275,6 +292,7 @@ UNUSED = ("pandas", "pyspark", "obstore", "pyarrow", "numpy", "headrace.api", "h
 LOADED = """
 import sys
 from headrace.cli import run
+from headrace.cli.status import FINDINGS_SHOWN, GROUPS_SHOWN, STREAMS_SHOWN
 codes = [run(words.split()) for words in sys.argv[1:]]
 print(codes, *sys.modules, file=sys.stderr)
 """

@@ -114,8 +114,9 @@ class Options:
         if self.json:
             print_json(data)
         else:
+            out = console()
             for each in shown:
-                tables.show(console(), each)
+                tables.show(out, each)
 
 
 NONE = Options()

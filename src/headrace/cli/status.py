@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Annotated
 
 from cyclopts import App, Parameter
@@ -19,7 +19,9 @@ from headrace.groups.findings import BEHIND_S, time_words
 from headrace.groups.status import CatalogStatus
 from headrace.groups.status import status as look
 
+STREAMS_SHOWN = 50
 GROUPS_SHOWN = 50
+FINDINGS_SHOWN = 20
 
 app = App(name="status", help="How everything is, and what needs a person.", help_epilogue="")
 
@@ -47,7 +49,10 @@ def status(
 
 
 def _screen(found: CatalogStatus) -> Iterator[RenderableType]:
-    if found.streams:
+    if streams := found.streams:
+        if len(streams) > STREAMS_SHOWN:
+            busy = sorted(streams, key=lambda each: -(each.rate_events_per_s or 0.0))
+            streams = tuple(busy[:STREAMS_SHOWN])
         yield table(
             ("stream", ">segments", ">events", ">size", ">events/s", "consumers"),
             (
@@ -59,9 +64,10 @@ def _screen(found: CatalogStatus) -> Iterator[RenderableType]:
                     "" if each.rate_events_per_s is None else f"{each.rate_events_per_s:,.1f}",
                     ", ".join(each.consumers[:5]) + (" …" if len(each.consumers) > 5 else ""),
                 )
-                for each in found.streams
+                for each in streams
             ),
         )
+        yield from _rest(found.streams, STREAMS_SHOWN, "stream ls")
     else:
         yield "there are no streams yet; make one: headrace stream create NAME --subjects 'NAME.>'"
     yield ""
@@ -70,8 +76,7 @@ def _screen(found: CatalogStatus) -> Iterator[RenderableType]:
             found.groups, key=lambda each: (not each.findings, -each.lag.seconds, each.group)
         )
         yield groups_table(behind[:GROUPS_SHOWN])
-        if len(behind) > GROUPS_SHOWN:
-            yield f"and {len(behind) - GROUPS_SHOWN:,} more: headrace group ls"
+        yield from _rest(behind, GROUPS_SHOWN, "group ls")
     else:
         yield "there are no groups yet"
     yield ""
@@ -82,9 +87,16 @@ def _screen(found: CatalogStatus) -> Iterator[RenderableType]:
     yield ""
     person = [each for each in found.findings if each.needs_person]
     yield "all is well" if found.well else f"{counted(len(person), 'finding')}:"
-    for each in found.findings:
+    shown = sorted(found.findings, key=lambda each: not each.needs_person)
+    for each in shown[:FINDINGS_SHOWN]:
         mark = "[red]![/red]" if each.needs_person else "·"
         yield f"{mark} {escape(str(each))}"
+    yield from _rest(shown, FINDINGS_SHOWN, "status --json")
+
+
+def _rest(all_of_them: Sequence[object], shown: int, command: str) -> Iterator[str]:
+    if len(all_of_them) > shown:
+        yield f"and {len(all_of_them) - shown:,} more: headrace {command}"
 
 
 def _pipeline_line(found: CatalogStatus) -> str:
