@@ -21,10 +21,12 @@ from headrace.log.events import (
     TIME_MIN_US,
     TIMESTAMP,
     TYPES,
+    int32s,
+    int64s,
     schema_of,
 )
 from headrace.subjects import SUBJECT_PLAIN_BYTES, first_invalid_subject
-from headrace.subjects.columns import largest
+from headrace.subjects.columns import largest, mask_of
 
 OWN = frozenset({"origin", "marker"})
 """Columns that only Headrace fills."""
@@ -209,7 +211,7 @@ def _check_times(column: pa.Array) -> None:
     """Refuse times outside the years 1 to 9999, which Python's ``datetime`` cannot show."""
     if not len(column):
         return
-    stamps = column.view(pa.int64()).to_numpy()
+    stamps = int64s(column)
     if stamps.min() < TIME_MIN_US or stamps.max() > TIME_MAX_US:
         row = int(np.argmax((stamps < TIME_MIN_US) | (stamps > TIME_MAX_US)))
         raise InvalidEventError(f"row {row}: timestamp is outside the years 1 to 9999", row=row)
@@ -234,7 +236,8 @@ def _check_text(column: pa.StringArray, name: str) -> None:
 
 
 def _check_header_column(column: pa.ListArray) -> None:
-    counts = pc.fill_null(pc.list_value_length(column), 0).to_numpy()
+    counts = np.zeros(len(column), np.int32)
+    counts[mask_of(column.is_valid())] = int32s(pc.list_value_length(column.drop_null()))
     if counts.max(initial=0) > limits.HEADERS_MAX:
         row = int(np.argmax(counts > limits.HEADERS_MAX))
         raise EventTooLargeError(
@@ -245,7 +248,7 @@ def _check_header_column(column: pa.ListArray) -> None:
     if entries.null_count or names.null_count or values.null_count:
         raise InvalidEventError("a header has no name or no value")
     _check_text(names, "a header's name")
-    sizes = pc.add(pc.binary_length(names), pc.binary_length(values)).to_numpy()
+    sizes = int32s(pc.binary_length(names)) + int32s(pc.binary_length(values))
     bounds = np.concatenate(([0], np.cumsum(counts)))
     totals = np.diff(np.concatenate(([0], np.cumsum(sizes, dtype=np.int64)))[bounds])
     if totals.max(initial=0) > limits.HEADERS_BYTES_MAX:

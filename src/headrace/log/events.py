@@ -18,12 +18,13 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.errors import EventTooLargeError, InvalidEventError
-from headrace.log import limits
+from headrace.log import arrays, limits
 from headrace.log.times import TIME_MAX_US as TIME_MAX_US
 from headrace.log.times import TIME_MIN_US as TIME_MIN_US
 from headrace.log.times import now_us as now_us
 from headrace.log.times import to_us as to_us
 from headrace.subjects import check_subject
+from headrace.subjects.columns import mask_of
 
 STRING = pa.string()
 BINARY = pa.binary()
@@ -187,31 +188,35 @@ def batch_of(events: Sequence[Event], now: int) -> pa.RecordBatch:
     """Checked events as one record batch; ``now`` is for those without a time of their own."""
     layout = PLAIN
     stamps = [now if e.timestamp is None else to_us(e.timestamp) for e in events]
-    arrays = [
-        pa.array(stamps, TIMESTAMP),
-        pa.array([e.subject for e in events], STRING),
-        pa.array([e.value for e in events], BINARY),
+    columns = [
+        arrays.integers(stamps, TIMESTAMP),
+        arrays.texts([e.subject for e in events], STRING),
+        arrays.binaries([e.value for e in events], BINARY),
     ]
     keys = [e.key for e in events]
     if any(key is not None for key in keys):
         layout |= KEY_BIT
-        arrays.insert(2, pa.array(keys, STRING))
+        columns.insert(2, arrays.texts(keys, STRING))
     if any(e.headers for e in events):
         layout |= HEADERS_BIT
-        arrays.append(pa.array([_header_rows(e.headers) for e in events], HEADERS))
-    if any(e.epoch is not None for e in events):
+        columns.append(_header_lists([e.headers for e in events]))
+    epochs = [e.epoch for e in events]
+    if any(epoch is not None for epoch in epochs):
         layout |= EPOCH_BIT
-        arrays.append(pa.array([e.epoch for e in events], EPOCH))
-    return pa.RecordBatch.from_arrays(arrays, schema=schema_of(layout))
+        parts = arrays.integers([part for epoch in epochs if epoch for part in epoch], pa.int64())
+        counts = [None if epoch is None else len(epoch) for epoch in epochs]
+        columns.append(arrays.lists(counts, parts, EPOCH))
+    return pa.RecordBatch.from_arrays(columns, schema=schema_of(layout))
 
 
-def _header_rows(headers: Headers | None) -> list[dict[str, Any]] | None:
-    if not headers:
-        return None
-    return [
-        {"key": key, "value": value.encode() if isinstance(value, str) else value}
-        for key, value in _pairs(headers)
-    ]
+def _header_lists(headers: Sequence[Headers | None]) -> pa.Array:
+    rows = [_pairs(each) if each else None for each in headers]
+    pairs = [pair for row in rows if row for pair in row]
+    names = arrays.texts([name for name, _ in pairs], STRING)
+    values = [value.encode() if isinstance(value, str) else value for _, value in pairs]
+    fields = [HEADERS.value_type.field(at) for at in range(2)]
+    items = pa.StructArray.from_arrays([names, arrays.binaries(values, BINARY)], fields=fields)
+    return arrays.lists([None if row is None else len(row) for row in rows], items, HEADERS)
 
 
 def marker_batch(now: int, *payloads: bytes) -> pa.RecordBatch:
@@ -229,7 +234,7 @@ def marker_batch(now: int, *payloads: bytes) -> pa.RecordBatch:
 
 def marker_rows(batch: pa.RecordBatch) -> tuple[int, ...]:
     """Which rows of a batch are markers."""
-    valid = batch.column("marker").is_valid().to_numpy(zero_copy_only=False)
+    valid = mask_of(batch.column("marker").is_valid())
     return tuple(np.flatnonzero(valid).tolist())
 
 
@@ -257,12 +262,9 @@ def numbers(values: npt.NDArray[np.int32] | npt.NDArray[np.int64]) -> pa.Array:
     return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
 
 
-def strings(texts: Sequence[str]) -> pa.Array:
-    """A few texts as a column; see :func:`numbers`."""
-    encoded = [text.encode() for text in texts]
-    ends = np.cumsum([0, *map(len, encoded)], dtype=np.int32)
-    buffers = [None, pa.py_buffer(ends), pa.py_buffer(b"".join(encoded))]
-    return pa.Array.from_buffers(STRING, len(texts), buffers)
+def int32s(array: pa.Array) -> npt.NDArray[np.int32]:
+    """A column of 32-bit numbers without nulls, as a zero-copy view."""
+    return _view(array, np.int32)
 
 
 def int64s(array: pa.Array) -> npt.NDArray[np.int64]:
@@ -283,12 +285,6 @@ def _view(array: pa.Array, kind: type[Any]) -> npt.NDArray[Any]:
     if not len(array):
         return np.empty(0, kind)
     return np.frombuffer(array.buffers()[1], kind)[array.offset : array.offset + len(array)]
-
-
-def mask(chosen: npt.NDArray[np.bool_]) -> pa.Array:
-    """Which rows to keep, as Arrow's filters want it."""
-    bits = pa.py_buffer(np.packbits(chosen, bitorder="little"))
-    return pa.Array.from_buffers(pa.bool_(), len(chosen), [None, bits])
 
 
 @lru_cache(maxsize=1)

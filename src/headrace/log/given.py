@@ -7,8 +7,8 @@ from itertools import islice
 
 import pyarrow as pa
 
-from headrace.errors import AppendTooLargeError, InvalidEventError
-from headrace.log import columns, events, limits
+from headrace.errors import InvalidEventError
+from headrace.log import arrays, columns, events, limits
 from headrace.log.events import Event, Events
 from headrace.log.message import single
 
@@ -28,22 +28,15 @@ def to_batch(data: Events) -> pa.RecordBatch:
         )
     given = list(islice(data, limits.APPEND_ROWS_MAX + 1))
     if len(given) > limits.APPEND_ROWS_MAX:
-        raise _too_large()
+        raise arrays.too_large()
     size = 0
     for row, event in enumerate(given):
         events.check_event(event, row)
         size += len(event.value)
         if size > limits.APPEND_BYTES_MAX:
-            raise _too_large()
+            raise arrays.too_large()
     batch = events.batch_of(given, now)
     # Subjects, keys and headers count too, and Arrow knows how much they are.
     if batch.nbytes > limits.APPEND_BYTES_MAX:
-        raise _too_large()
+        raise arrays.too_large()
     return batch
-
-
-def _too_large() -> AppendTooLargeError:
-    return AppendTooLargeError(
-        f"too much for one append (at most {limits.APPEND_ROWS_MAX} events and "
-        f"{limits.APPEND_BYTES_MAX} bytes); append in parts"
-    )

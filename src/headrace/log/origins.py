@@ -12,7 +12,8 @@ from headrace.catalog import Catalog, lanes
 from headrace.catalog.lanes import Run
 from headrace.catalog.streams import Stream
 from headrace.errors import LinkError
-from headrace.log import events
+from headrace.log import arrays, events
+from headrace.subjects.columns import mask_array
 
 if TYPE_CHECKING:
     from headrace.log.log import Log
@@ -65,13 +66,13 @@ def origin_column(runs: Sequence[Run], start: int, end: int) -> pa.Array:
         sequences[lo - start : hi - start] = np.arange(first, first + hi - lo)
     missing = which < 0
     # By way of buffers: ``pa.array`` imports pandas where it is installed.
-    valid, found = events.mask(~missing).buffers()[1], np.where(missing, 0, which)
+    valid, found = mask_array(~missing).buffers()[1], np.where(missing, 0, which)
     codes = pa.Array.from_buffers(
         pa.int32(), count, [valid, pa.py_buffer(found.astype(np.int32, copy=False))]
     )
-    regions = events.strings(names or [""]).take(codes)
+    regions = arrays.texts(names or [""], events.STRING).take(codes)
     return pa.StructArray.from_arrays(
         [regions, events.numbers(sequences)],
         fields=list(events.ORIGIN),
-        mask=events.mask(missing),
+        mask=mask_array(missing),
     )

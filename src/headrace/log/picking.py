@@ -13,7 +13,8 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from headrace.log import events
+from headrace.log import arrays, events
+from headrace.subjects.columns import mask_array, mask_of
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
@@ -36,7 +37,7 @@ class Text(msgspec.Struct, frozen=True):
         import pyarrow.compute as pc  # takes long to load, and most reads have no conditions
 
         if self.one_of is not None:
-            return pc.is_in(column, value_set=pa.array(sorted(self.one_of), events.STRING))
+            return pc.is_in(column, value_set=arrays.texts(sorted(self.one_of), events.STRING))
         return pc.starts_with(column, self.prefix)
 
     def may_fit(self, least: bytes, most: bytes) -> bool:
@@ -109,13 +110,13 @@ class Pick(msgspec.Struct, frozen=True):
             if text.column not in names:
                 return batch.slice(0, 0)  # all null, and null fits no condition
             found = text.of(batch.column(text.column)).fill_null(False)
-            fits &= found.to_numpy(zero_copy_only=False)
+            fits &= mask_of(found)
         if fits.all():
             return batch
         if self.columns is not None:
             kept = {*self.columns, "offset", *_ALWAYS}
             batch = batch.select([name for name in names if name in kept])
-        return batch.filter(events.mask(fits))
+        return batch.filter(mask_array(fits))
 
 
 def _bounds(group: pq.RowGroupMetaData) -> dict[str, tuple]:  # type: ignore[type-arg]

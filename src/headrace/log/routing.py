@@ -30,6 +30,7 @@ from headrace.subjects import (
     route_partition_array,
     surely_match,
 )
+from headrace.subjects.columns import mask_of
 
 SUBJECTS_CACHED_MAX = 10_000
 LIMITS_COMPARED_MAX = 16
@@ -90,7 +91,7 @@ class Route:
         for pattern in self.stream.config.subjects:
             if surely_match(pattern, subjects):
                 return
-            found = np.asarray(match_array(pattern, subjects))
+            found = mask_of(match_array(pattern, subjects))
             captured = found if captured is None else captured | found
             if captured.all():
                 return

@@ -76,6 +76,15 @@ def mask_array(mask: Mask) -> pa.BooleanArray:
     return pa.Array.from_buffers(pa.bool_(), len(mask), [None, bits])
 
 
+def mask_of(array: pa.BooleanArray) -> Mask:
+    """Booleans of Arrow, none null, as those of numpy; ``to_numpy`` loads pandas as well."""
+    if not len(array):
+        return np.empty(0, np.bool_)
+    end = array.offset + len(array)
+    bits = np.frombuffer(array.buffers()[1], np.uint8)
+    return np.unpackbits(bits, count=end, bitorder="little")[array.offset :].view(np.bool_)
+
+
 def byte_array(column: StringColumn, what: str) -> pa.Array:
     """A column of strings or bytes in one piece; dictionaries and views are decoded."""
     return _whole(column, what, "strings or bytes", _TEXT | _BINARY)

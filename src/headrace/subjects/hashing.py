@@ -44,6 +44,7 @@ from headrace.subjects.columns import (
     blocks,
     byte_array,
     largest,
+    mask_of,
     text_array,
 )
 from headrace.subjects.hashes import (
@@ -110,7 +111,7 @@ def partition_array(
             raise mismatch(array[row].as_py(), filter, row)
 
     if not places:
-        refuse(match_array(filter, array).to_numpy(zero_copy_only=False), 0)
+        refuse(mask_of(match_array(filter, array)), 0)
         return _modulo(_hash_whole_rows(array, "subject", mixed=False), partitions)
     wanted = filter.split(".")
 
@@ -144,7 +145,7 @@ def _route_array(
     if not keys.null_count:
         return _hash_whole_rows(keys, "key", mixed=mixed)
     absent = keys.is_null()
-    without_key = absent.to_numpy(zero_copy_only=False)
+    without_key = mask_of(absent)
     out = np.empty(len(keys), np.uint32)
     out[~without_key] = _hash_whole_rows(keys.drop_null(), "key", mixed=mixed)
     out[without_key] = _hash_subjects(subjects.filter(absent), key_tokens, mixed)

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace import compiled
-from headrace.subjects.columns import NARROW, Block, blocks, text_array
+from headrace.subjects.columns import NARROW, Block, blocks, mask_of, text_array
 from headrace.subjects.rules import (
     SUBJECT_BYTES_MAX,
     SUBJECT_PLAIN_BYTES,
@@ -52,7 +52,7 @@ def _scalar_fault(scalar: pa.Scalar) -> str | None:
 
 
 def _first_fault_row(rows: pa.Array, block: Block) -> int | None:
-    well_formed = pc.match_substring_regex(rows, SUBJECT_RE2).to_numpy(zero_copy_only=False)
+    well_formed = mask_of(pc.match_substring_regex(rows, SUBJECT_RE2))
     lengths = block.lengths
     faulty = ~well_formed | (lengths > SUBJECT_BYTES_MAX)
     if lengths.max() > SUBJECT_PLAIN_BYTES:

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.groups.consumer import rows
-from headrace.log.events import HEADERS, TIMESTAMP, int64s, mask
+from headrace.log.events import HEADERS, TIMESTAMP, int64s
+from headrace.subjects.columns import mask_array
 
 words = st.text(st.sampled_from("abé€😀1"), min_size=1, max_size=4)
 
@@ -70,4 +71,4 @@ def test_headers_times_and_numbers() -> None:
 
 @given(chosen=st.lists(st.booleans(), max_size=40))
 def test_masks(chosen: list[bool]) -> None:
-    assert mask(np.array(chosen, np.bool_)).to_pylist() == chosen
+    assert mask_array(np.array(chosen, np.bool_)).to_pylist() == chosen

@@ -26,6 +26,7 @@ from headrace.errors import EpochRowsError, EpochTrimmedError, HeadraceError, Tr
 from headrace.log import events
 from headrace.log.cursor import Cursor
 from headrace.log.log import Log
+from headrace.subjects.columns import mask_array
 
 GAP_ROWS = 4096
 """Up to this many rows of other epochs are read along: that is quicker than another query."""
@@ -226,7 +227,7 @@ def _kept(
     first = int(match.argmax())
     if match[first : first + count].all():
         return batch.slice(first, count), stamps[first : first + count]
-    return batch.filter(events.mask(match)), stamps[match]
+    return batch.filter(mask_array(match)), stamps[match]
 
 
 class _Wanted:

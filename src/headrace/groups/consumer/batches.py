@@ -30,6 +30,7 @@ from headrace.groups.delivery import (
 )
 from headrace.groups.progress.arrays import Int64s
 from headrace.log import events
+from headrace.subjects.columns import mask_array
 
 if TYPE_CHECKING:
     from headrace.groups.consumer.units import Units
@@ -127,7 +128,7 @@ class BatchRun(Run):
         data, offsets = part.data, events.int64s(part.data.column(0))
         keep = self.dispatcher.feed(offsets, part.end)
         if keep is not None:
-            data, offsets = data.filter(events.mask(keep)), offsets[keep]
+            data, offsets = data.filter(mask_array(keep)), offsets[keep]
         if len(offsets):
             self._fed.append(_Fed(data, offsets, part.size_bytes))
         else:

@@ -11,6 +11,7 @@ from functools import reduce
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace.log.arrays import texts
 from headrace.subjects import match_array, parse_filter
 
 FEW = 2
@@ -27,7 +28,7 @@ class UnitFilter:
         heads = [one.partition(".")[0] for one in self._filters]
         tails = {one.partition(".")[2] for one in self._filters}
         if len(heads) > FEW and len(tails) == 1 and "" not in tails and not {"*", ">"} & {*heads}:
-            self._heads = pa.array(heads, pa.string())
+            self._heads = texts(heads, pa.string())
             self._filters = (f"*.{tails.pop()}",)
 
     def mask(self, subjects: pa.Array) -> pa.Array:

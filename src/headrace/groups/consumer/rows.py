@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.groups.progress.arrays import Int64s
+from headrace.log import arrays
 from headrace.log.events import int64s
 from headrace.subjects.columns import Tokens, blocks
 
@@ -83,7 +84,7 @@ def strip_tokens(subjects: pa.Array, tokens: int) -> pa.Array:
         same = pc.starts_with(subjects, subjects[0].as_py().encode()[: skip[0]].decode())
         if pc.all(same).as_py():
             return pc.utf8_slice_codeunits(subjects, len(_prefix(subjects, int(skip[0]))))
-    return pa.array(texts(subjects, skip), pa.string())
+    return arrays.texts(texts(subjects, skip), pa.string())
 
 
 def _prefix(subjects: pa.Array, size: int) -> str:

@@ -42,7 +42,7 @@ from headrace.groups.partitioned.core.messages import (
 from headrace.groups.partitioned.names import GroupName
 from headrace.groups.partitioned.runtime import ownership
 from headrace.groups.partitioned.runtime.hub import Hub, hub_of
-from headrace.groups.partitioned.runtime.options import join_options, warm_up
+from headrace.groups.partitioned.runtime.options import join_options
 from headrace.groups.partitioned.runtime.ownership import Taken
 from headrace.groups.partitioned.runtime.partition import OwnedPartition
 from headrace.groups.partitioned.runtime.requests import Asked, owner_of, segments_of
@@ -124,7 +124,6 @@ class MemberInstance:
     async def open(self) -> None:
         """Join the group."""
         self.host.check()
-        await self.host.in_thread(warm_up)
         self._consumer = Consumer(self.host, self._options.consumer, CatalogAcks(self.host))
         self._hub = hub_of(self.host)
         try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import msgspec
-import pyarrow as pa
 
 from headrace.errors import InvalidInputError
 from headrace.groups.consumer import ConsumerOptions
@@ -47,11 +46,3 @@ def join_options(
             drain_limit_ms=drain_limit_ms,
         ),
     )
-
-
-def warm_up() -> None:
-    """Load now what the first event would load: with pandas installed, Arrow loads it then.
-
-    That takes the better part of a second, in which no pin is renewed.
-    """
-    pa.array([0]).to_numpy()
