@@ -175,7 +175,7 @@ NOTES = {
     "reader checkpoint": "the second with `--cancel`",
     "pipeline": "with `--once`",
 }
-OF_NO_SHAPE = {"demo", "sim", "region run"}
+OF_NO_SHAPE = {"demo", "sim", "region run", "top"}
 """They print what they measured, or nothing."""
 BESIDE = (records.SkippedBatch,)
 

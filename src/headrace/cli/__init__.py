@@ -67,6 +67,7 @@ COMMANDS = (
     ("read", "Read events from any place, or as they arrive."),
     ("group", "Groups: create them, see who consumes what and why, and join them."),
     ("status", "How everything is, and what needs a person."),
+    ("top", "Streams and groups on one screen, live."),
     ("reader", "Reader groups: create them, read, take checkpoints and go back to them."),
     ("epoch", "Epochs: publish them, read whole ones, see who holds them back."),
     ("region", "Regions: link streams to others, and move groups between them."),
