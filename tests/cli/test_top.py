@@ -35,7 +35,8 @@ WIDE = Size(140, 40)
 @pytest.fixture
 def log(tmp_path: Path) -> Iterator[Log]:
     """On SQLite: what a look sees is tested on both catalogs elsewhere."""
-    with closing(open_log(str(tmp_path / "log"), create=True)) as found:
+    found = open_log(str(tmp_path / "log"), create=True)
+    with closing(found.catalog):
         yield found
 
 
