@@ -50,6 +50,7 @@ the way adds `published_events`: so many before the one that was refused are in 
 
 LINES = "lines of "
 PRINTS: dict[str, tuple[Any, ...]] = {
+    "bench": (list[done.BenchLine],),
     "stream create": (stream_shapes.StreamShape,),
     "stream set": (stream_shapes.StreamShape,),
     "stream ls": (list[stream_shapes.StreamShape],),

@@ -167,7 +167,7 @@ def test_without_a_terminal_it_says_what_to_use_instead(
     assert run(["--catalog", place, "top"]) == 2
     assert "headrace status" in capsys.readouterr().err
     assert run(["--catalog", place, "top", "--every", "0s"]) == 2
-    assert "200ms" in capsys.readouterr().err
+    assert "0.2s" in capsys.readouterr().err
 
 
 # -- on a real terminal -----------------------------------------------------------------------

@@ -81,6 +81,7 @@ COMMANDS = (
     ("token", "Who gets in to the console and the API."),
     ("pipeline", "Run the jobs that move data in bulk, with Spark."),
     ("doctor", "Check Python, Java, Spark, the catalog and the store."),
+    ("bench", "How quick this machine is, in a few seconds."),
     ("demo", "The tour: a year of real flights through a log."),
     ("sim", "Run the protocols in a world where everything goes wrong."),
 )

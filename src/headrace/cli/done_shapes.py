@@ -183,3 +183,15 @@ class ResetGroup(msgspec.Struct, frozen=True, kw_only=True):
     positions: Mapping[str, int]
     readers: tuple[str, ...]
     """Those that are online."""
+
+
+class BenchLine(msgspec.Struct, frozen=True, kw_only=True):
+    """A figure of ``headrace bench``; what does not apply is null."""
+
+    what: str
+    events_per_s: float | None = None
+    bytes_per_s: float | None = None
+    """Of the values of events."""
+    p50_ms: float | None = None
+    """Half of all take at most as long."""
+    p99_ms: float | None = None
