@@ -6,14 +6,14 @@ import random
 
 import pytest
 
-from headrace.catalog import Catalog, Tx, batches, markers, streams
+from headrace.catalog import Catalog, Tx, batches, markers, streams, tiling
 from headrace.catalog.batches import NewBatch
 from headrace.catalog.streams import Limits, Stream, StreamConfig
 
 
 def make(catalog: Catalog, name: str = "s") -> Stream:
     config = StreamConfig(subjects=(f"{name}.>",), retention=Limits())
-    return catalog.write(lambda tx: streams.create(tx, name, config, [(0, 10), (10, 20)]))
+    return catalog.write(lambda tx: tiling.create(tx, name, config, [(0, 10), (10, 20)]))
 
 
 def append(catalog: Catalog, segment_id: int, rows: int, marked: tuple[int, ...] = ()) -> int:

@@ -210,6 +210,32 @@ def is_linked(tx: Tx, segment_id: int) -> bool:
     return row is not None and row[0] is not None
 
 
+def follow_from(tx: Tx, stream_id: int, segment_id: int, predecessors: Sequence[int]) -> None:
+    """A segment was opened in the place of others: it is linked as they are.
+
+    Whose progress is exchanged in them has a cursor from its first moment on, with nothing in it:
+    so what is trimmed of it unconsumed is told apart from what is acked.
+    """
+    marks = ", ".join("?" for _ in predecessors)
+    before = f"SELECT id FROM segments WHERE stream_id = ? AND number IN ({marks})"
+    linked = tx.execute(
+        f"UPDATE segments SET lane = (SELECT MAX(lane) FROM segments WHERE id IN ({before})) "
+        f"WHERE id = ? AND EXISTS (SELECT 1 FROM segments WHERE lane IS NOT NULL "
+        f"AND id IN ({before}))",
+        (stream_id, *predecessors, segment_id, stream_id, *predecessors),
+    )
+    if linked:
+        readers = tx.rows(
+            f"SELECT DISTINCT reader FROM region_cursors WHERE segment_id IN ({before})",
+            (stream_id, *predecessors),
+        )
+        tx.executemany(
+            "INSERT INTO region_cursors (reader, segment_id, revision, ahead, sought, state, "
+            "local) VALUES (?, ?, 0, 0, 0, ?, ?)",
+            [(reader, segment_id, b"", b"") for (reader,) in readers],
+        )
+
+
 def begin(tx: Tx, segment_id: int, lane: str) -> None:
     """From now on, what is published to a segment here belongs to a lane."""
     tx.execute("UPDATE segments SET lane = ? WHERE id = ?", (lane, segment_id))

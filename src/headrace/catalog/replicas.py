@@ -218,7 +218,8 @@ def changed_since(tx: Tx, revision: int) -> list[tuple[CursorRow, str, int]]:
     rows = tx.rows(
         "SELECT c.reader, c.segment_id, c.revision, c.ahead, c.sought, c.state, c.local, "
         "t.name, s.number FROM region_cursors AS c JOIN segments AS s ON s.id = c.segment_id "
-        "JOIN streams AS t ON t.id = s.stream_id WHERE c.revision > ? ORDER BY c.revision",
+        "JOIN streams AS t ON t.id = s.stream_id WHERE c.revision > ? AND LENGTH(c.state) > 0 "
+        "ORDER BY c.revision",
         (revision,),
     )
     return [(_cursor(row[:7]), str(row[7]), int(row[8])) for row in rows]

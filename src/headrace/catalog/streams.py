@@ -250,67 +250,11 @@ def heads(tx: Tx, stream_id: int) -> list[tuple[int, int, int, bool]]:
     return [(number, tail, head, bool(sealed)) for number, tail, head, sealed in rows]
 
 
-def create(tx: Tx, name: str, config: StreamConfig, ranges: Iterable[tuple[int, int]]) -> Stream:
-    row = tx.row(
-        "INSERT INTO streams (name, config, created_us, next_segment) VALUES (?, ?, ?, 0) "
-        "RETURNING id",
-        (name, msgspec.json.encode(config), tx.now_us()),
-    )
-    assert row is not None
-    open_segments(tx, int(row[0]), ranges, predecessors=())
-    return require(tx, name)
-
-
 def configure(tx: Tx, stream_id: int, config: StreamConfig) -> None:
     tx.execute(
         "UPDATE streams SET config = ? WHERE id = ?", (msgspec.json.encode(config), stream_id)
     )
     tx.notify(channel(stream_id))
-
-
-def open_segments(
-    tx: Tx,
-    stream_id: int,
-    ranges: Iterable[tuple[int, int]],
-    predecessors: Iterable[tuple[int, int, int]],
-) -> list[int]:
-    """Open a segment for each range, with edges from the (number, lo, hi) that it overlaps."""
-    before = list(predecessors)
-    numbers = []
-    for lo, hi in ranges:
-        row = tx.row(
-            "UPDATE streams SET next_segment = next_segment + 1 WHERE id = ? "
-            "RETURNING next_segment - 1",
-            (stream_id,),
-        )
-        assert row is not None
-        number = int(row[0])
-        numbers.append(number)
-        tx.execute(
-            "INSERT INTO segments (stream_id, number, range_lo, range_hi, head, tail, bytes, "
-            "trimmed_bytes, max_ts_us, created_us) VALUES (?, ?, ?, ?, 0, 0, 0, 0, ?, ?)",
-            (stream_id, number, lo, hi, NO_TIME_US, tx.now_us()),
-        )
-        for predecessor, its_lo, its_hi in before:
-            if its_lo < hi and lo < its_hi:
-                tx.execute(
-                    "INSERT INTO segment_edges (stream_id, predecessor, successor) "
-                    "VALUES (?, ?, ?)",
-                    (stream_id, predecessor, number),
-                )
-    tx.notify(channel(stream_id))
-    return numbers
-
-
-def seal(tx: Tx, segment_id: int) -> bool:
-    """Close the segment for appends; false if it was closed already."""
-    return (
-        tx.execute(
-            "UPDATE segments SET sealed_us = ? WHERE id = ? AND sealed_us IS NULL",
-            (tx.now_us(), segment_id),
-        )
-        > 0
-    )
 
 
 def delete(tx: Tx, stream: Stream) -> None:

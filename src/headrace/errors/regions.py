@@ -68,6 +68,19 @@ class RegionWentBackError(HeadraceError):
         self.stream = stream
 
 
+class RegionsDifferError(HeadraceError):
+    """A stream was split or merged in two regions, each in its own way."""
+
+    def __init__(self, region: str, stream: str, why: str) -> None:
+        super().__init__(
+            f"stream {stream!r} went another way in region {region!r}: {why}; keep the one of the "
+            f"region that writes it: in the other, run `headrace region unlink {stream}`, delete "
+            "the stream there, and link it again"
+        )
+        self.region = region
+        self.stream = stream
+
+
 class LookedAtError(HeadraceError):
     """Something would be written to a catalog that is only looked at."""
 

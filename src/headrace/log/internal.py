@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from headrace.catalog import Tx, streams
+from headrace.catalog import Tx, streams, tiling
 from headrace.catalog.keys import check_key
 from headrace.catalog.streams import KEY_SPACE, SEGMENTS_MAX, Limits, Retention, StreamConfig
 from headrace.errors import InternalStreamError, InvalidConfigError, StreamExistsError
@@ -49,7 +49,7 @@ def create(
     )
     existing = streams.get(tx, name)
     if existing is None:
-        return streams.create(tx, name, config, scale.even_ranges(0, KEY_SPACE, segments))
+        return tiling.create(tx, name, config, scale.even_ranges(0, KEY_SPACE, segments))
     if existing.config != config or len(existing.segments) != segments:
         raise StreamExistsError(f"internal stream {name!r} exists in another form")
     return existing

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from headrace.catalog import Catalog, Tx, batches, entries, epochs, schema, streams
+from headrace.catalog import Catalog, Tx, batches, entries, epochs, schema, streams, tiling
 from headrace.catalog.producers import Placed
 from headrace.catalog.streams import Retention, Scaling, Segment, Stream, StreamConfig
 from headrace.errors import (
@@ -26,10 +26,18 @@ from headrace.errors import (
     SegmentSealedError,
     StreamExistsError,
     SubjectOverlapError,
-    TilingError,
     UnknownSegmentError,
 )
-from headrace.log import autoscale, compact_policy, internal, limits, reserve, retain, scale
+from headrace.log import (
+    autoscale,
+    compact_policy,
+    internal,
+    limits,
+    reserve,
+    retain,
+    scale,
+    writers,
+)
 from headrace.log.compact_policy import CompactionPolicy
 from headrace.log.config import check_config, differences, initial_segments
 from headrace.log.query import Query
@@ -81,14 +89,23 @@ class Log:
 
     # -- streams ------------------------------------------------------------------------
 
-    def create_stream(self, name: str, config: StreamConfig, segments: int | None = None) -> Stream:
+    def create_stream(
+        self,
+        name: str,
+        config: StreamConfig,
+        segments: int | None = None,
+        *,
+        as_there: Mapping[int, scale.Range] | None = None,
+    ) -> Stream:
         """Create a stream; creating it again in the same way changes nothing.
 
         Without ``segments`` a new stream has one, and one that exists may have any number.
+        ``as_there``: the numbers and key ranges of its segments, as another region has them.
         """
         check_name(name, "stream")
         config = check_config(config)
         count = initial_segments(config, segments)
+        tiles = as_there or dict(enumerate(scale.even_ranges(0, streams.KEY_SPACE, count)))
 
         def create(tx: Tx) -> Stream:
             existing = streams.get(tx, name)
@@ -107,7 +124,7 @@ class Log:
                     )
             if config.epochs is not None and config.epochs.stored:
                 internal.create(tx, internal.progress_log(name), 1)
-            return streams.create(tx, name, config, scale.even_ranges(0, streams.KEY_SPACE, count))
+            return tiling.create(tx, name, config, tiles.values(), list(tiles))
 
         # Before the transaction, which then has to read only what was made in between.
         self.routes.learn()
@@ -138,6 +155,7 @@ class Log:
                 retention=retention or stream.config.retention,
                 scaling=scaling or stream.config.scaling,
             )
+            writers.check_policy(tx, stream, config.scaling)
             streams.configure(tx, stream.id, check_config(config))
             return streams.require(tx, name)
 
@@ -159,14 +177,12 @@ class Log:
 
         ``check`` runs in the same transaction; if it raises, nothing is deleted.
         """
-        from headrace.log.origins import refuse_linked
-
         stream = self.catalog.read(lambda tx: streams.removable(tx, name), snapshot=True)
         internal.refuse(stream, "deleted")
 
         def delete(tx: Tx) -> None:
             found = streams.removable(tx, name)
-            refuse_linked(found, "deleted")
+            writers.refuse_deletion(found)
             if check is not None:
                 check(tx, found)
             if found.config.epochs is not None:
@@ -315,7 +331,7 @@ class Log:
 
         def apply(tx: Tx) -> Scaled:
             stream = streams.require(tx, name)
-            _refuse_scaling(stream)
+            writers.refuse_scaling(tx, stream)
             wanted = ranges(scale.pick(stream, numbers))
             opened = scale.apply(tx, stream, numbers, wanted)
             return Scaled(tuple(numbers), tuple(opened))
@@ -329,7 +345,7 @@ class Log:
 
         def look(tx: Tx) -> list[autoscale.Decision]:
             stream = streams.require(tx, name)
-            return autoscale.decide(stream.config.scaling, autoscale.measure(tx, stream))
+            return autoscale.decide(writers.policy(tx, stream), autoscale.measure(tx, stream))
 
         done = []
         for decision in self.catalog.read(look, snapshot=True):
@@ -468,18 +484,6 @@ def discard(write: Committable[Any], error: HeadraceError) -> None:
     """Remove the files of a write that failed for sure; not when its outcome is unknown."""
     if not isinstance(error, CatalogUnavailableError):
         write.discard()
-
-
-def _refuse_scaling(stream: Stream) -> None:
-    from headrace.log.origins import refuse_linked
-
-    internal.refuse(stream, "scaled")
-    refuse_linked(stream, "split or merged")
-    if stream.config.partitions:
-        raise TilingError(
-            f"stream {stream.name!r} has {stream.config.partitions} partitions, one segment each; "
-            "they cannot be split or merged"
-        )
 
 
 def _find_catalog_id(tx: Tx) -> str | None:

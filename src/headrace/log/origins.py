@@ -10,8 +10,6 @@ import pyarrow as pa
 
 from headrace.catalog import Catalog, lanes
 from headrace.catalog.lanes import Run
-from headrace.catalog.streams import Stream
-from headrace.errors import LinkError
 from headrace.log import arrays, events
 from headrace.subjects.columns import mask_array
 
@@ -41,15 +39,6 @@ class Origins:
 def is_linked(log: Log, stream: str) -> bool:
     """Whether a stream is in other regions too."""
     return any(segment.lane is not None for segment in log.stream(stream).segments)
-
-
-def refuse_linked(stream: Stream, verb: str) -> None:
-    """Refuse what the other regions of a stream could not follow."""
-    if any(segment.lane is not None for segment in stream.segments):
-        raise LinkError(
-            f"stream {stream.name!r} is linked to other regions and cannot be {verb}; take it out "
-            f"of them first, with: headrace region unlink {stream.name}"
-        )
 
 
 def origin_column(runs: Sequence[Run], start: int, end: int) -> pa.Array:

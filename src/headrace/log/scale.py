@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-from headrace.catalog import Tx, streams
+from headrace.catalog import Tx, tiling
 from headrace.catalog.streams import KEY_SPACE, SEGMENTS_MAX, Segment, Stream
 from headrace.errors import InvalidConfigError, SegmentSealedError, TilingError, UnknownSegmentError
 
@@ -89,9 +89,9 @@ def apply(tx: Tx, stream: Stream, numbers: Sequence[int], ranges: Sequence[Range
             f"stream {stream.name!r} would have {count} open segments; {SEGMENTS_MAX} is the most"
         )
     for segment in sealed:
-        streams.seal(tx, segment.id)
+        tiling.seal(tx, segment.id)
     edges = [(segment.number, segment.range_lo, segment.range_hi) for segment in sealed]
-    return streams.open_segments(tx, stream.id, ordered, edges)
+    return tiling.open_segments(tx, stream.id, ordered, edges)
 
 
 def _joined(ranges: Sequence[Range]) -> list[Range]:

@@ -17,7 +17,7 @@ import msgspec
 
 from headrace.catalog import Tx, entries, lanes, schema, streams
 from headrace.catalog.lanes import LaneStep
-from headrace.catalog.streams import Fixed, Stream
+from headrace.catalog.streams import Fixed, Segment, Stream
 from headrace.errors import (
     HeadraceError,
     LinkError,
@@ -25,9 +25,11 @@ from headrace.errors import (
     RegionNameError,
     UnknownStreamError,
 )
+from headrace.groups.shared import properties
 from headrace.log.log import Log
 from headrace.log.open import look_log, open_log
 from headrace.regions.core.origins import lane_of
+from headrace.regions.core.scaling import conflict
 from headrace.regions.records import (
     ALL,
     LINKS_BUCKET,
@@ -111,9 +113,12 @@ def link(
             raise UnknownStreamError(
                 f"there is no stream {stream!r}, here or in {region!r}; create it first"
             )
+        _check_scaling(log, there, mine, theirs, writers)
         created = _make_missing(log, me.name, mine, there, region, theirs, one_sided)
         own = LinkMember(region=me.name, catalog=_address(here))
-        options = LinkRecord(stream=stream, writers=writers, backfill=since)
+        known = [each.segments for each in (mine, theirs) if each is not None]
+        last = max(segment.number for segments in known for segment in segments)
+        options = LinkRecord(stream=stream, writers=writers, backfill=since, first_new=last + 1)
         record = _join(log, options, [member], me)
         if one_sided:
             return Linked(stream, (me.name,), created, one_sided=(region,))
@@ -199,23 +204,58 @@ def _make_missing(
             "rights in both"
         )
     target, name = (log, here) if mine is None else (there, region)
-    target.create_stream(model.name, model.config, len(model.segments))
+    # Its history of splits and merges follows with its events.
+    first = {n: (s.range_lo, s.range_hi) for n, s in tiles_of(model).items() if not s.predecessors}
+    target.create_stream(model.name, model.config, len(first), as_there=first)
     return (name,)
 
 
 def _check_linkable(stream: Stream) -> None:
     if stream.config.epochs is not None:
         raise LinkError(f"stream {stream.name!r} has epochs, which do not cross regions")
-    if not isinstance(stream.config.scaling, Fixed):
+    first = [s for s in stream.segments if not s.predecessors]
+    at = 0
+    for segment in sorted(first, key=lambda each: each.range_lo):
+        if segment.range_lo != at:
+            break
+        at = segment.range_hi
+    if at != streams.KEY_SPACE:
         raise LinkError(
-            f"stream {stream.name!r} scales by itself, and several regions cannot split the same "
-            "segment; set its scaling to fixed first"
+            f"stream {stream.name!r} was split or merged, and a part of that history is trimmed; "
+            "trim it to the segments that are open, or copy it into a new stream first"
         )
-    if any(segment.sealed for segment in stream.segments):
-        raise LinkError(
-            f"stream {stream.name!r} was split or merged, and its history cannot be linked; copy "
-            "it into a new stream first"
-        )
+
+
+def _check_scaling(
+    log: Log, there: Log, mine: Stream | None, theirs: Stream | None, writers: str
+) -> None:
+    """A stream that several regions are to write cannot be split, and has not been."""
+    for side, stream in ((log, mine), (there, theirs)):
+        if writers != ALL or stream is None:
+            continue
+        if not isinstance(stream.config.scaling, Fixed):
+            raise LinkError(
+                f"stream {stream.name!r} scales by itself, and several regions cannot split the "
+                "same segment; set its scaling to fixed first, or let one region write it: "
+                "--writers REGION"
+            )
+        if any(segment.sealed for segment in stream.segments):
+            raise LinkError(
+                f"stream {stream.name!r} was split or merged, and its history can be linked if one "
+                "region writes it: --writers REGION; or copy it into a new stream first"
+            )
+        if found := side.catalog.read(lambda tx, s=stream: properties.splitting(tx, s)):  # type: ignore[misc]
+            raise LinkError(
+                f"shared group {found[0]!r} splits segments of stream {stream.name!r} for its "
+                "members, which several regions cannot do; turn that off with: headrace group "
+                "shared configure --no-scale-for-members, or let one region write it: "
+                "--writers REGION"
+            )
+
+
+def tiles_of(stream: Stream) -> dict[int, Segment]:
+    """The segments of a stream by number."""
+    return {segment.number: segment for segment in stream.segments}
 
 
 def differences(mine: Stream, theirs: Stream) -> list[str]:
@@ -225,11 +265,8 @@ def differences(mine: Stream, theirs: Stream) -> list[str]:
         one, other = getattr(mine.config, what), getattr(theirs.config, what)
         if one != other:
             found.append(f"{what} {one!r} here and {other!r} there")
-    ranges = [[(s.number, s.range_lo, s.range_hi) for s in x.segments] for x in (mine, theirs)]
-    if ranges[0] != ranges[1]:
-        found.append(f"{len(ranges[0])} segments here and {len(ranges[1])} there, or other ranges")
-    if any(segment.sealed for segment in theirs.segments):
-        found.append("it was split or merged there")
+    if why := conflict(tiles_of(mine), tiles_of(theirs)):
+        found.append(f"its segments: {why}")
     return found
 
 

@@ -23,15 +23,16 @@ from headrace.groups.homes import decode_group as decode_group
 from headrace.groups.homes import put_group as put_group
 from headrace.groups.homes import this_region
 from headrace.groups.partitioned.names import GroupName
+from headrace.log.writers import LINKS_BUCKET as LINKS_BUCKET
+from headrace.log.writers import SEVERAL
 from headrace.regions.core.origins import base_region
 from headrace.regions.core.stamps import Stamp
 from headrace.regions.core.writing import Writing
 from headrace.subjects import check_name
 
-LINKS_BUCKET = "region-links"
 AGENT_LEASE = "region-agent"
 """Held by the agent of a region while it runs."""
-ALL = "all"
+ALL = SEVERAL
 NONE = "none"
 
 T = TypeVar("T")
@@ -83,6 +84,8 @@ class LinkRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The stamp under which this region wants to become the one that writes."""
     giver: str = ""
     """The region that wrote before."""
+    first_new: int = 0
+    """Segments from this number on were opened since the stream was linked."""
 
     @property
     def writing(self) -> Writing:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-from headrace.catalog import Query, Tx, entries, leases
+from headrace.catalog import Query, Tx, entries, leases, streams
 from headrace.catalog.records import Records
+from headrace.catalog.streams import Stream
 from headrace.errors import (
     InvalidInputError,
     SharedGroupBusyError,
@@ -20,6 +21,8 @@ from headrace.groups.shared.core.settings import Balance, LeaderSettings, change
 from headrace.groups.shared.keys import STATUS_BUCKET as STATUS_BUCKET
 from headrace.groups.shared.keys import finished_bucket
 from headrace.groups.shared.runtime.state import lease_name
+from headrace.log import writers
+from headrace.subjects import overlaps
 
 BUCKET = SHARED_BUCKET
 
@@ -166,6 +169,7 @@ def declare(
     found = get(tx, properties.key)
     if found is None:
         made = msgspec.structs.replace(properties, created_us=tx.now_us())
+        _check_splitting(tx, made)
         put(tx, made)
         starts.begin(tx, made.key, made.filter, start, places)
         reason = f"the group was made: it consumes {made.filter} from {made.start}"
@@ -194,6 +198,7 @@ def configure(
         found, settings=settings, balance=balance, scale_for_members=scale_for_members, **changes
     )
     if changed != found:
+        _check_splitting(tx, changed)
         put(tx, changed)
         deciding.configured(tx, key, f"{_difference(found, changed)} by an administrator")
     return changed
@@ -213,6 +218,25 @@ def altered(
         chosen = msgspec.structs.replace(chosen, balance=balance)
     scale = found.scale_for_members if scale_for_members is None else scale_for_members
     return msgspec.structs.replace(found, settings=chosen, scale_for_members=scale)
+
+
+def splitting(tx: Tx, stream: Stream) -> list[str]:
+    """The groups that split a stream for their members."""
+    _, found = changed(tx, 0)
+    return [each.key for each in found if each.scale_for_members and _reads(each, stream)]
+
+
+def _check_splitting(tx: Tx, group: GroupProperties) -> None:
+    """Refuse a group that would split a stream which several regions write."""
+    if not group.scale_for_members or not entries.latest(tx, writers.LINKS_BUCKET):
+        return
+    for stream in streams.all_streams(tx, internal=False):
+        if _reads(group, stream):
+            writers.refuse_several(tx, stream, "it cannot be split for the members of a group")
+
+
+def _reads(group: GroupProperties, stream: Stream) -> bool:
+    return any(overlaps(group.filter, subject) for subject in stream.config.subjects)
 
 
 def _difference(before: GroupProperties, after: GroupProperties) -> str:

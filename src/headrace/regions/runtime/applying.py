@@ -21,7 +21,6 @@ from headrace.log.log import Log
 from headrace.regions import kinds
 from headrace.regions.core.origins import base_region
 from headrace.regions.core.progress import Merged, OriginProgress
-from headrace.regions.core.stamps import Life, Stamp
 from headrace.regions.core.translation import is_ahead
 from headrace.regions.records import (
     LINKS_BUCKET,
@@ -37,7 +36,6 @@ from headrace.regions.records import (
 from headrace.regions.runtime import cursors
 from headrace.regions.runtime.joining import (
     ack_lane,
-    decode_cursor,
     decode_delta,
     encode_cursor,
     join,
@@ -273,25 +271,22 @@ def _merge(tx: Tx, me: Region, record: GroupRecord, cursor: TheirCursor, segment
     row = replicas.cursor(tx, cursor.reader, segment.id)
     if row is not None and record.mode == ORIGIN:
         row = cursors.translate_seek(tx, me, record, segment, row)
-    if row is None:
-        known = OriginProgress(cursor.reader, Life(Stamp(record.life.counter, record.life.region)))
-    else:
-        known = decode_cursor(cursor.reader, row.state)
+    base = row or CursorRow(cursor.reader, segment.id, 0, False, 0, b"", b"")
+    known = cursors.known_of(record, base)
     merged = known.merge(decode_delta(cursor.state))
     if row is not None and not merged.changed:
         return
-    local = b"" if row is None else row.local
+    local = base.local
     if merged.rewound and row is not None and record.ready:
         whole = _whole(tx, known, segment)
         kinds.seek(tx, record, cursor.reader, cursor.stream, (segment.number, segment.id), whole)
         local = whole.encode()  # what is acked again from here on is news
     else:
         join(tx, cursor.reader, segment.id, _gained(tx, known, merged, segment, row is None))
-    row = row or CursorRow(cursor.reader, segment.id, 0, False, 0, b"", b"")
     replicas.put_cursor(
         tx,
         msgspec.structs.replace(
-            row,
+            base,
             revision=replicas.next_revision(tx),
             ahead=is_ahead(known, lanes.ends(tx, segment.id), me.name),
             sought=0,

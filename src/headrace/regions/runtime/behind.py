@@ -8,7 +8,7 @@ from headrace.catalog import Tx, lanes, replicas, streams
 from headrace.catalog.streams import Segment
 from headrace.groups.homes import this_region
 from headrace.regions.core.origins import base_region, lane_reaches
-from headrace.regions.records import links, lost_of
+from headrace.regions.records import ALL, links, lost_of
 from headrace.regions.runtime.applying import Theirs
 
 
@@ -34,6 +34,10 @@ def is_behind(tx: Tx, theirs: Theirs) -> bool:
             for segment in stream.segments if stream is not None else ():
                 if heads.get(segment.number, 0) > places.get(segment.id, 0):
                     return True
+            if stream is not None and link.writers != ALL:
+                known = {segment.number for segment in stream.segments}
+                if heads.keys() - known:
+                    return True  # what was opened by a split that was not made here yet
         if stream is not None and any(_lacks(tx, each, ends) for each in stream.segments):
             return True
     return False

@@ -130,9 +130,7 @@ def _translate_row(
     after = store.decode(row)
     if cursor is None:  # a segment that is younger than the group
         cursor = CursorRow(row.group, segment.id, 0, False, 0, b"", b"")
-        known = OriginProgress(row.group, _life(record))
-    else:
-        known = decode_cursor(row.group, cursor.state)
+    known = known_of(record, cursor)
     if cursor.sought:
         changed = _command(tx, me, known, segment, after, cursor.sought == replicas.SOUGHT_END)
     else:
@@ -150,6 +148,13 @@ def _translate_row(
         ),
     )
     return changed
+
+
+def known_of(record: GroupRecord, cursor: CursorRow) -> OriginProgress:
+    """What a cursor knows; one of a segment that was just opened knows nothing yet."""
+    if not cursor.state:
+        return OriginProgress(cursor.reader, _life(record))
+    return decode_cursor(cursor.reader, cursor.state)
 
 
 def _life(record: GroupRecord) -> Life:

@@ -17,6 +17,7 @@ from headrace.errors import (
     CatalogUnavailableError,
     HeadraceError,
     LaneOrderError,
+    RegionsDifferError,
     RegionUnreachableError,
     RoundOvertakenError,
     StoreError,
@@ -25,7 +26,8 @@ from headrace.errors import (
 from headrace.host.clock import calendar_s, steady_s
 from headrace.log.log import Log
 from headrace.regions.records import LINKS_BUCKET, LinkMember, links
-from headrace.regions.runtime import copying, evening, rounds
+from headrace.regions.runtime import copying, evening, rounds, scaling
+from headrace.regions.runtime.beginning import begin_places
 from headrace.regions.runtime.neighbours import Neighbours
 from headrace.regions.runtime.rounds import Copied, CopyRound, SegmentCopy
 from headrace.regions.runtime.verifying import verify_source
@@ -145,13 +147,18 @@ class Replicator:
             self._verified = source_log
         for _ in range(OVERTAKEN_MAX):
             planned = self.plan(source_log)
-            if not planned.copies:
+            if not planned.copies and not planned.scalings:
                 self._moved(0, planned.behind)
+                for stream, why in planned.differ:
+                    raise RegionsDifferError(self.source, stream, why)
                 return False
             done: list[Copied] = []
             try:
-                done = self._carry_out(self._log, source_log, planned.copies)
-                rounds.commit(self._log, self.source, done)
+                for each in planned.scalings:
+                    scaling.commit(self._log, self.source, each)
+                if planned.copies:
+                    done = self._carry_out(self._log, source_log, planned.copies)
+                    rounds.commit(self._log, self.source, done)
             except OVERTAKEN:
                 copying.discard(self._log, done)
                 continue
@@ -167,14 +174,15 @@ class Replicator:
 
     def plan(self, source_log: Log) -> CopyRound:
         """What there is to copy now."""
-        rounds.begin_places(self._log, source_log, self.source)
+        begin_places(self._log, source_log, self.source)
         here = self._log.catalog.read(lambda tx: rounds.look_here(tx, self.source), snapshot=True)
         if here is None:
             return CopyRound(self.source)
 
         def look(tx: Tx) -> CopyRound:
             planned = rounds.plan(here, tx, self.source, self._events_max, self._bytes_max)
-            return evening.with_evened(here, tx, planned, self._events_max)
+            planned = evening.with_evened(here, tx, planned, self._events_max)
+            return scaling.with_scalings(here, tx, planned)
 
         return source_log.catalog.read(look, snapshot=True)
 

@@ -21,8 +21,6 @@ From a source is taken what was published there, and of lanes that nobody contin
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
-from functools import partial
 
 import msgspec
 
@@ -31,11 +29,10 @@ from headrace.catalog.batches import NewBatch
 from headrace.catalog.replicas import ReplicaPlace
 from headrace.catalog.streams import Segment, Stream
 from headrace.errors import RegionWentBackError, RoundOvertakenError
-from headrace.log import events
 from headrace.log.log import Log
 from headrace.regions.core.evening import life_of, passed_over
 from headrace.regions.core.origins import lane_reaches
-from headrace.regions.records import ALL, NONE, LinkRecord, Region, get_region, is_from, links
+from headrace.regions.records import LinkRecord, Region, get_region, is_from, links
 from headrace.regions.runtime import joining
 
 ROUND_EVENTS_MAX = 20_000
@@ -82,6 +79,26 @@ class SegmentCopy(msgspec.Struct, frozen=True):
         return sum(piece.end - piece.start for piece in self.pieces if piece.lane != MARKERS)
 
 
+class OpenedSegment(msgspec.Struct, frozen=True):
+    """A segment that the source has opened, and where copying begins in it."""
+
+    number: int
+    range: tuple[int, int]
+    predecessors: tuple[int, ...]
+    source_id: int
+    start: int
+    firsts: dict[str, int]
+
+
+class ScalingStep(msgspec.Struct, frozen=True):
+    """A split or merge of the source, to be made here: all that came before it is here."""
+
+    stream: str
+    stream_id: int
+    sealed: tuple[int, ...]
+    opened: tuple[OpenedSegment, ...]
+
+
 class CopyRound(msgspec.Struct, frozen=True):
     """A plan; it is empty when there is nothing to copy."""
 
@@ -89,6 +106,9 @@ class CopyRound(msgspec.Struct, frozen=True):
     copies: tuple[SegmentCopy, ...] = ()
     behind: int = 0
     """Offsets of the source that lie ahead, those of the plan included."""
+    scalings: tuple[ScalingStep, ...] = ()
+    differ: tuple[tuple[str, str], ...] = ()
+    """Streams that went another way there, and why; they are left alone."""
 
     @property
     def events(self) -> int:
@@ -252,74 +272,6 @@ def _gap(
             missed += first - ends.get(lane, 0)
             ends[lane] = skips[lane] = first
     return skips, missed
-
-
-def begin_places(log: Log, source_log: Log, source: str) -> int:
-    """Record where copying begins in segments that have no place yet; how many there were."""
-    here = log.catalog.read(lambda tx: look_here(tx, source), snapshot=True)
-    if here is None:
-        return 0
-    begun = 0
-    for name, stream in here.streams.items():
-        missing = [segment for segment in stream.segments if segment.id not in here.places]
-        if not missing:
-            continue
-        begun += _begin_stream(log, source_log, source, here.links[name], missing)
-    return begun
-
-
-def _begin_stream(
-    log: Log, source_log: Log, source: str, link: LinkRecord, missing: Sequence[Segment]
-) -> int:
-    def look(tx: Tx) -> dict[int, tuple[ReplicaPlace, dict[str, int]]]:
-        """Where copying begins, and with which events: all of it in one snapshot."""
-        theirs = streams.get(tx, link.stream)
-        if theirs is None or any(segment.lane is None for segment in theirs.segments):
-            return {}  # it has not linked the stream to us yet: its history has no lanes
-        starts = _backfill_starts(tx, theirs, link.backfill)
-        begin = {}
-        for segment in missing:
-            found = theirs.segment(segment.number)
-            if found is not None:
-                place = ReplicaPlace(segment.id, source, found.id, starts[segment.number])
-                begin[segment.id] = place, _firsts(tx, found, place.next_offset)
-        return begin
-
-    lock = streams.lock(log.stream(link.stream).id)
-    return sum(
-        log.catalog.write(partial(_begin, place=place, firsts=firsts), locks=(lock,))
-        for place, firsts in source_log.catalog.read(look, snapshot=True).values()
-    )
-
-
-def _firsts(tx: Tx, found: Segment, start: int) -> dict[str, int]:
-    """The first sequence of each lane of a source at or after an offset."""
-    firsts = lanes.ends(tx, found.id)
-    for run in reversed(lanes.runs(tx, found.id, start, found.head)):
-        firsts[run.lane] = run.sequence + max(0, start - run.start)
-    return firsts
-
-
-def _begin(tx: Tx, place: ReplicaPlace, firsts: dict[str, int]) -> bool:
-    begun = replicas.begin_place(tx, place)
-    for lane, first in firsts.items() if begun else ():
-        if is_from(lane, place.source) and first > lanes.next_sequence(tx, place.segment_id, lane):
-            lanes.skip_to(tx, place.segment_id, lane, first)
-    return begun
-
-
-def _backfill_starts(tx: Tx, stream: Stream, backfill: str) -> dict[int, int]:
-    """Where copying begins in every segment."""
-    if backfill == ALL:
-        return {segment.number: segment.tail for segment in stream.segments}
-    if backfill == NONE:
-        return {segment.number: segment.head for segment in stream.segments}
-    ts_us = events.to_us(datetime.fromisoformat(backfill))
-    found = {}
-    for segment in stream.segments:
-        place = batches.first_by_event_time(tx, segment, ts_us)
-        found[segment.number] = segment.head if place is None else place.start
-    return found
 
 
 class Copied(msgspec.Struct, frozen=True):

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from headrace.catalog import streams
-from headrace.errors import HeadraceError, SegmentSealedError
+from headrace.errors import HeadraceError, LinkError, SegmentSealedError
 from headrace.groups.decisions import What
 from headrace.groups.shared.core.messages import Unit
 from headrace.groups.shared.runtime.listing import Segments
@@ -153,8 +153,8 @@ class Lookout:
         host = self._home.host
         try:
             await host.in_thread(host.log.split, stream, number, 2)
-        except SegmentSealedError:
-            return  # somebody else was quicker
+        except (SegmentSealedError, LinkError):
+            return  # somebody else was quicker, or it is split in the region that writes it
         except HeadraceError as error:
             _log.warning("segment %s of %s cannot be split: %s", number, stream, error)
             return
