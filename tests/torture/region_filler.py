@@ -1,4 +1,4 @@
-"""A program of the torture of regions that fills the work queue, as a pipeline without Spark does."""
+"""A program of the torture of regions: it fills the work queue, as a pipeline without Spark."""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
 """Torture of regions: a group that moves between two of them while programs are killed and frozen.
 
 Both regions publish all the time.  Every turn a program of a region (its agent, its consumer, or
-what fills the work queue of an elastic group) may be killed, or frozen past its lease; then the group moves: by a switch, or because its region is
-gone, every program of it killed and its catalog out of reach, and back after a while.  In the end
-every event is accounted for, and ``region check --deep`` must agree.
+what fills the work queue of an elastic group) may be killed, or frozen past its lease; then the
+group moves: by a switch, or because its region is gone, every program of it killed and its catalog
+out of reach, and back after a while.  In the end every event is accounted for, and ``region check
+--deep`` must agree.
 """
 
 from __future__ import annotations
