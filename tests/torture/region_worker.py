@@ -32,7 +32,7 @@ def note(journal: int, what: str, value: bytes) -> None:
 @asynccontextmanager
 async def consuming(hr: headrace.Headrace, kind: str) -> AsyncIterator[Any]:
     """The member or session; what it gives is waited for."""
-    if kind == "static":
+    if kind != "shared":
         options = {"max_pending": PENDING_MAX, "pin_ttl_ms": PIN_TTL_MS, "drain_limit_ms": 2000}
         async with hr.join("orders", GROUP, member="m1", **options) as member:
             yield member

@@ -1,9 +1,10 @@
 """Torture of regions: a group that moves between two of them while programs are killed and frozen.
 
-Both regions publish all the time.  Every turn a program of a region (its agent or its consumer) may
-be killed, or frozen past its lease; then the group moves: by a switch, or because its region is
-gone, every program of it killed and its catalog out of reach, and back after a while.  In the end
-every event is accounted for, and ``region check --deep`` must agree.
+Both regions publish all the time.  Every turn a program of a region (its agent, its consumer, or
+what fills the work queue of an elastic group) may be killed, or frozen past its lease; then the
+group moves: by a switch, or because its region is gone, every program of it killed and its catalog
+out of reach, and back after a while.  In the end every event is accounted for, and ``region check
+--deep`` must agree.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ from rich.table import Table
 from headrace.catalog import Tx, streams
 from headrace.catalog.streams import StreamConfig
 from headrace.errors import HeadraceError, SwitchError
-from headrace.groups.partitioned.lifecycle import create_static
+from headrace.groups.partitioned.lifecycle import create_elastic, create_static
+from headrace.groups.partitioned.names import GroupName
 from headrace.groups.progress import AckedRanges, Progress, store
 from headrace.groups.shared import properties
 from headrace.groups.shared.properties import GroupProperties
@@ -44,7 +46,7 @@ from tests.torture import region_account
 from tests.torture.region_account import Counted, Line, Loss
 from tests.torture.region_worker import GROUP, PENDING_MAX, PIN_TTL_MS
 
-Kind = Literal["static", "shared"]
+Kind = Literal["static", "shared", "elastic"]
 REGIONS = ("eu", "us")
 KEYS = 7
 WAIT_S = 120.0
@@ -97,12 +99,13 @@ class Side:
         self.log: Log = open_log(self.url, self.store)
         name_region(self.log, name)
         self.programs: dict[str, subprocess.Popen[bytes]] = {}
+        self.programs_wanted = ("agent", "consumer", *(["filler"] if kind == "elastic" else []))
         self.errors = (folder / f"{name}.errors").open("ab")
 
     def start(self, what: str) -> None:
         command = [sys.executable, "-m", "headrace", "--catalog", self.url, "region", "run"]
-        if what == "consumer":
-            module = "tests.torture.region_worker"
+        if what != "agent":
+            module = f"tests.torture.region_{'worker' if what == 'consumer' else 'filler'}"
             command = [sys.executable, "-m", module, self.url, self.kind, str(self.journal)]
         self.programs[what] = subprocess.Popen(
             command, stdout=subprocess.DEVNULL, stderr=self.errors
@@ -137,7 +140,9 @@ class Ordeal:
         self.kind, self.rng = kind, rng
         self._load = random.Random(rng.random())
         self.sides = {name: Side(name, folder, kind, urls.get(name)) for name in REGIONS}
-        self.key = f"orders.{GROUP}" if kind == "static" else f"{GROUP}:orders.>"
+        self.key = f"{GROUP}:orders.>" if kind == "shared" else f"orders.{GROUP}"
+        # An elastic group has a place of its own in the source, beside that in its work queue.
+        self.reader = GroupName("orders", GROUP).consumed if kind == "elastic" else self.key
         self.near = Neighbours()
         self.home = "eu"
         self.published: list[str] = []
@@ -158,6 +163,15 @@ class Ordeal:
         link(eu.log, "orders", "us", here=here, catalog=there, store=us.store)
         if self.kind == "static":
             create_static(eu.log, "orders", GROUP, max_members=4, members=["m1"])
+        elif self.kind == "elastic":
+            create_elastic(
+                eu.log,
+                *("orders", GROUP),
+                max_members=4,
+                filter="orders.*",
+                wildcards=[1],
+                members=["m1"],
+            )
         else:
             eu.log.catalog.write(
                 lambda tx: properties.declare(
@@ -177,7 +191,8 @@ class Ordeal:
         # not joined unasked.
         wait(lambda: us.knows(self.key), "us knows of the group")
         for side in self.sides.values():
-            side.start("consumer")
+            for what in side.programs_wanted[1:]:
+                side.start(what)
 
     def publish(self) -> None:
         """Both regions, all the time."""
@@ -205,7 +220,7 @@ class Ordeal:
     def fault(self) -> None:
         """A program of one region is killed and started again, or frozen for a while."""
         side = self.sides[self.rng.choice(REGIONS)]
-        what = self.rng.choice(("agent", "consumer"))
+        what = self.rng.choice(side.programs_wanted)
         if self.rng.random() < 0.5:
             side.kill(what)
             side.start(what)
@@ -255,7 +270,7 @@ class Ordeal:
         hidden.rename(side.path)
         side.log = open_log(str(side.path), None)
         losing.set_state(survivor.log, lost, "active")
-        for what in ("agent", "consumer"):
+        for what in side.programs_wanted:
             side.start(what)
         with self._publishing:
             self._away.discard(lost)
@@ -278,7 +293,7 @@ class Ordeal:
     def _acked(self, side: Side) -> dict[int, AckedRanges]:
         def look(tx: Tx) -> dict[int, AckedRanges]:
             return {
-                s.number: (store.load(tx, self.key, s.id) or Progress()).acked()
+                s.number: (store.load(tx, self.reader, s.id) or Progress()).acked()
                 for s in streams.require(tx, "orders").segments
             }
 
@@ -384,8 +399,8 @@ def torture_regions(
 
 
 def torture_all_regions(moves: int, seed: int, folder: Path) -> tuple[Outcome, ...]:
-    """Static and shared groups, each by switches alone and with a third of losses."""
-    kinds: tuple[Kind, ...] = ("static", "shared")
+    """Groups of each kind, each by switches alone and with a third of losses."""
+    kinds: tuple[Kind, ...] = ("static", "shared", "elastic")
     return tuple(
         torture_regions(kind, moves, seed, folder / f"regions-{kind}-{part}", loss_part=part)
         for kind in kinds

@@ -7,7 +7,7 @@ from functools import lru_cache
 
 import msgspec
 
-from headrace.catalog import lanes, markers, streams
+from headrace.catalog import lanes, markers, queue_places, streams
 from headrace.catalog.transaction import Tx
 
 
@@ -26,6 +26,8 @@ class NewBatch(msgspec.Struct, frozen=True):
     """The rows that are markers and no events."""
     step: lanes.LaneStep | None = None
     """Set for batches of events that go to some regions only, or come from another."""
+    places: tuple[queue_places.SourceSpan, ...] = ()
+    """Where the rows come from, in the work queue of a replicated group."""
 
 
 class Batch(msgspec.Struct, frozen=True, gc=False):
@@ -64,7 +66,7 @@ def append(tx: Tx, new: Sequence[NewBatch]) -> dict[int, int] | None:
     for batch in new:
         segment_id, head, max_ts_us, total_bytes, lane = heads[batch.segment_id]
         start = starts[segment_id] = head - batch.rows
-        if lane is not None or batch.step is not None or batch.markers:
+        if lane is not None or batch.step is not None or batch.markers or batch.places:
             special.append((batch, lane, start))
         values += (
             segment_id,
@@ -85,6 +87,8 @@ def append(tx: Tx, new: Sequence[NewBatch]) -> dict[int, int] | None:
             markers.record(tx, batch.segment_id, [start + row for row in batch.markers])
         if lane is not None or batch.step is not None:
             lanes.record(tx, batch.segment_id, lane, batch.step, start, batch.rows, batch.markers)
+        if batch.places:
+            queue_places.record(tx, batch.segment_id, start, batch.places)
     return starts
 
 

@@ -296,7 +296,7 @@ def forget(tx: Tx, segment_id: int, before: int) -> int:
 
 def drop(tx: Tx, segment_id: int) -> None:
     """Forget all that is known of a segment's lanes: its stream is deleted."""
-    for table in ("lane_runs", "lane_starts", "replica_places"):
+    for table in ("lane_runs", "lane_starts", "replica_places", "queue_places"):
         tx.execute(f"DELETE FROM {table} WHERE segment_id = ?", (segment_id,))
     drop_cursors(tx, segment_id)
 

@@ -213,6 +213,18 @@ def is_untranslated(tx: Tx, reader: str) -> bool:
     return row is not None
 
 
+def is_untaken(tx: Tx, reader: str, queue: str) -> bool:
+    """Whether a reader's progress in a stream changed since its cursors there were stored."""
+    row = tx.row(
+        "SELECT 1 FROM progress AS p JOIN segments AS s ON s.id = p.segment_id "
+        "JOIN streams AS t ON t.id = s.stream_id LEFT JOIN region_cursors AS c "
+        "ON c.reader = p.group_name AND c.segment_id = p.segment_id WHERE p.group_name = ? "
+        "AND t.name = ? AND (c.reader IS NULL OR c.local <> p.state) LIMIT 1",
+        (reader, queue),
+    )
+    return row is not None
+
+
 def changed_since(tx: Tx, revision: int) -> list[tuple[CursorRow, str, int]]:
     """The cursors that changed after a revision, each with its stream and segment number."""
     rows = tx.rows(
@@ -277,6 +289,13 @@ def readers(tx: Tx) -> list[str]:
         "SELECT reader FROM region_cursors UNION SELECT reader FROM region_trims ORDER BY reader"
     )
     return [str(reader) for (reader,) in rows]
+
+
+def forget_cursor(tx: Tx, reader: str, segment_id: int) -> None:
+    """Forget a reader's cursor in a segment."""
+    tx.execute(
+        "DELETE FROM region_cursors WHERE reader = ? AND segment_id = ?", (reader, segment_id)
+    )
 
 
 def forget_reader(tx: Tx, reader: str) -> None:

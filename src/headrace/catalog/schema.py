@@ -24,6 +24,7 @@ MIGRATIONS: tuple[str, ...] = (
     "009_regions.sql",
     "010_spark_readers.sql",
     "011_spark_spans.sql",
+    "012_queue_places.sql",
 )
 VERSION = len(MIGRATIONS)
 REGIONS = MIGRATIONS.index("009_regions.sql") + 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
@@ -152,6 +153,16 @@ def _replicated(
     return create_replicated(log, name, home, create, mode)
 
 
+def _elastic(
+    log: Log, name: GroupName, home: str | None, create: Callable[[Log], GroupInfo]
+) -> GroupInfo:
+    if home is None:
+        return create(log)
+    from headrace.regions.creating import create_replicated
+
+    return create_replicated(log, name, home, create, elastic=True)
+
+
 @elastic.command(name="create")
 def create_elastic(
     stream: str,
@@ -166,6 +177,7 @@ def create_elastic(
     mapping: MappingOption = (),
     distribution: Literal["blocks", "sticky"] = "blocks",
     start: StartOption = "earliest",
+    home: HomeOption = None,
     options: Options = NONE,
 ) -> None:
     """Create an elastic group and its work queue; the pipeline fills the queue.
@@ -186,21 +198,21 @@ def create_elastic(
     distribution
         blocks: by the names alone; sticky: a change moves as little as possible.
     """
-    given = mappings(mapping, "--mapping")
+    create = partial(
+        admin.create_elastic,
+        stream=stream,
+        group=group,
+        max_members=max_members,
+        filter=filter,
+        wildcards=values.numbers(wildcards, "--wildcards") if wildcards else [],
+        max_buffered=max_buffered,
+        members=values.words(members),
+        mappings=mappings(mapping, "--mapping"),
+        distribution=distribution,
+        start=_start(start),
+    )
     with options.open() as log:
-        made = admin.create_elastic(
-            log,
-            stream,
-            group,
-            max_members=max_members,
-            filter=filter,
-            wildcards=values.numbers(wildcards, "--wildcards") if wildcards else [],
-            max_buffered=max_buffered,
-            members=values.words(members),
-            mappings=given,
-            distribution=distribution,
-            start=_start(start),
-        )
+        made = _elastic(log, GroupName(stream, group), home, create)
     show(made, options)
 
 

@@ -13,6 +13,10 @@ class LinkError(InvalidInputError):
     """A link that cannot be made or changed as asked; nothing was changed."""
 
 
+class QueueNotEmptyError(LinkError):
+    """An elastic group is to be replicated whose work queue holds events that are not acked."""
+
+
 class NotLinkedError(LinkError):
     """Something was asked of a stream that is in no other region."""
 

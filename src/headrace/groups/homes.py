@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 
 from headrace.catalog import Query, Tx, entries, replicas, schema
-from headrace.errors import UnreadableRecordError
+from headrace.errors import GroupUpdateError, UnreadableRecordError
 
 if TYPE_CHECKING:
     from headrace.host import Host
@@ -59,7 +59,7 @@ class GroupRecord(msgspec.Struct, frozen=True, kw_only=True):
     key: str
     """As the kind of group keeps it: ``orders.billing``, ``audit:orders.>``."""
     family: str
-    """``static`` or ``shared``."""
+    """``static``, ``shared`` or ``elastic``."""
     streams: tuple[str, ...]
     """The linked streams whose progress is exchanged."""
     config: bytes
@@ -134,6 +134,15 @@ def this_region(tx: Tx) -> str | None:
 def asking(key: str) -> Query:
     """The query of :func:`waits_here`."""
     return entries.asking(GROUPS_BUCKET, key)
+
+
+def replicated(tx: Tx, key: str) -> GroupRecord | None:
+    """A group as this region knows it; None if it is in this region alone, or gone."""
+    entry = entries.get(tx, GROUPS_BUCKET, key)
+    if entry is None or entry.value is None:
+        return None
+    found = decode_group(key, entry.value)
+    return None if found.deleted else found
 
 
 def waits_here(tx: Tx, key: str) -> str:
@@ -273,6 +282,21 @@ def asking_of(host: Host) -> HomeAsking:
     if found is None:
         found = host.parts[HomeAsking] = HomeAsking(host)
     return found
+
+
+def configured(tx: Tx, key: str, config: bytes) -> None:
+    """A group was changed: it is in the other regions as well; holds the bucket's lock.
+
+    It is changed where it is at home, so that of two changes one comes after the other.
+    """
+    found, region = replicated(tx, key), this_region(tx) or ""
+    if found is None:
+        return
+    if why := found.waits(region):
+        raise GroupUpdateError(f"group {key!r} is changed where it is at home: {why}")
+    stamp = HomeStamp(found.stamp.counter + 1, region)
+    put_group(tx, msgspec.structs.replace(found, config=config, stamp=stamp))
+    tx.notify(replicas.CHANNEL)
 
 
 def deleted_here(tx: Tx, key: str) -> None:

@@ -6,18 +6,20 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from headrace.catalog import Tx
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, QueueNotEmptyError
 from headrace.groups.homes import ORIGIN
 from headrace.groups.partitioned.lifecycle import delete
 from headrace.groups.partitioned.names import GroupName
 from headrace.groups.partitioned.runtime.ownership import read_config
 from headrace.log.log import Log
-from headrace.regions import moving
+from headrace.regions import kinds, moving
 from headrace.regions.linking import require_link
 from headrace.regions.records import require_region
 from headrace.regions.runtime.neighbours import Neighbours
 
 T = TypeVar("T")
+
+ATTEMPTS_MAX = 5
 
 
 def create_replicated(
@@ -26,10 +28,13 @@ def create_replicated(
     home: str | None,
     create: Callable[[Log], T],
     mode: str | None = None,
+    *,
+    elastic: bool = False,
 ) -> T:
     """Make a group and let it follow its consumers; what is refused leaves nothing behind."""
     mode = ORIGIN if mode is None else mode
     moving.check_mode(mode)
+    kinds.check_home(kinds.ELASTIC if elastic else kinds.STATIC, name.key, home, mode)
 
     def look(tx: Tx) -> tuple[set[str], str, bool]:
         link = require_link(tx, name.stream)
@@ -41,13 +46,18 @@ def create_replicated(
     moving.check_regions(regions, me, home, None)
     neighbours = Neighbours()
     try:
-        made = create(log)
-        try:
-            moving.enable(log, name.key, neighbours, home=home, mode=mode)
-        except HeadraceError:
-            if not was_there:
-                delete(log, name.stream, name.group)
-            raise
+        for attempt in range(ATTEMPTS_MAX):
+            made = create(log)
+            try:
+                moving.enable(log, name.key, neighbours, home=home, mode=mode)
+                break
+            except HeadraceError as error:
+                if not was_there:
+                    delete(log, name.stream, name.group)
+                # The pipeline began to fill the work queue before its rows were given places.
+                again = isinstance(error, QueueNotEmptyError) and attempt + 1 < ATTEMPTS_MAX
+                if was_there or not again:
+                    raise
         return made
     finally:
         neighbours.close()

@@ -10,26 +10,36 @@ from typing import Literal
 
 import msgspec
 
-from headrace.catalog import Tx, claims, entries, leases, progress, streams
+from headrace.catalog import Tx, claims, entries, leases, progress, replicas, streams
 from headrace.errors import InvalidNameError, LinkError, UnknownGroupError
-from headrace.groups.homes import GroupRecord
-from headrace.groups.partitioned.core.config import StaticGroupConfig, decode_static, encode
+from headrace.groups.homes import ORIGIN, GroupRecord
+from headrace.groups.partitioned.core.config import (
+    ElasticGroupConfig,
+    decode_elastic,
+    decode_static,
+    encode,
+)
 from headrace.groups.partitioned.core.pins import ClaimOwner
 from headrace.groups.partitioned.lifecycle import create_with, delete
-from headrace.groups.partitioned.names import STATIC_BUCKET, GroupName
+from headrace.groups.partitioned.names import ELASTIC_BUCKET, STATIC_BUCKET, GroupName
 from headrace.groups.partitioned.runtime import units
 from headrace.groups.partitioned.runtime.ownership import read_config
 from headrace.groups.partitioned.runtime.units import layout_of, progress_names
+from headrace.groups.partitioned.runtime.work_queue import consumed_lock
 from headrace.groups.progress import Progress
 from headrace.groups.shared import properties
 from headrace.groups.shared.core.messages import unit_of
 from headrace.groups.shared.properties import GroupProperties
 from headrace.groups.shared.runtime import state
 from headrace.log.log import Log
+from headrace.regions.runtime import queues
 from headrace.subjects import overlaps
 
 STATIC: Literal["static"] = "static"
 SHARED: Literal["shared"] = "shared"
+ELASTIC: Literal["elastic"] = "elastic"
+
+_BUCKETS = {STATIC: STATIC_BUCKET, SHARED: properties.BUCKET, ELASTIC: ELASTIC_BUCKET}
 
 # Made here, since the first use of a type by msgspec is not safe in several threads at once.
 _properties_decoder = msgspec.json.Decoder(GroupProperties)
@@ -55,17 +65,76 @@ def describe(tx: Tx, key: str, linked: Mapping[str, object]) -> GroupRecord:
     config_of = read_config(tx, name)
     if config_of is None:
         raise UnknownGroupError(name.stream, name.group)
-    if not isinstance(config_of, StaticGroupConfig):
-        raise LinkError(
-            f"group {name.group!r} of stream {name.stream!r} is elastic, and elastic groups are "
-            "not replicated yet; use a static or a shared group"
-        )
     if name.stream not in linked:
         raise LinkError(
             f"stream {name.stream!r} is linked to no other region; link it first with: headrace "
             f"region link {name.stream} REGION=CATALOG"
         )
-    return GroupRecord(key=key, family=STATIC, streams=(name.stream,), config=encode(config_of))
+    family = ELASTIC if isinstance(config_of, ElasticGroupConfig) else STATIC
+    return GroupRecord(key=key, family=family, streams=(name.stream,), config=encode(config_of))
+
+
+def check_home(family: str, key: str, home: str | None, mode: str) -> None:
+    """Refuse an elastic group without a home, or by snapshots: one work queue is filled."""
+    if family != ELASTIC:
+        return
+    if home is None:
+        raise LinkError(
+            f"group {key!r} is elastic, and its work queue is filled in one region alone: say "
+            "which, with home= or --home"
+        )
+    if mode != ORIGIN:
+        raise LinkError(
+            f"group {key!r} is elastic, and what is acked of its work queue is exchanged by "
+            "origin: leave mode out"
+        )
+
+
+def begin(tx: Tx, record: GroupRecord) -> None:
+    """A group of this region is about to be replicated; holds :func:`begin_locks`."""
+    if record.family == ELASTIC:
+        queues.begin(tx, GroupName.of_key(record.key))
+
+
+def end(tx: Tx, record: GroupRecord) -> None:
+    """A group is in this region alone from now on; holds :func:`begin_locks`."""
+    if record.family == ELASTIC:
+        queues.end(tx, GroupName.of_key(record.key))
+
+
+def begin_locks(record: GroupRecord) -> set[str]:
+    """The locks for :func:`begin` and :func:`end`."""
+    return _queue_locks(record) if record.family == ELASTIC and record.config else set()
+
+
+def _queue_locks(record: GroupRecord) -> set[str]:
+    return queues.locks(GroupName.of_key(record.key), decode_elastic(record.config))
+
+
+def is_untranslated(tx: Tx, record: GroupRecord) -> bool:
+    """Whether something was acked that the group's cursors do not tell yet."""
+    if record.family == ELASTIC and queues.is_untaken(tx, GroupName.of_key(record.key)):
+        return True
+    return any(replicas.is_untranslated(tx, reader) for reader in readers(tx, record))
+
+
+def take_in(tx: Tx, record: GroupRecord) -> None:
+    """Bring a group's rows of progress up to date, where acks are kept elsewhere first."""
+    if record.family == ELASTIC:
+        queues.take_in(tx, GroupName.of_key(record.key))
+
+
+def take_in_locks(record: GroupRecord) -> set[str]:
+    """The locks for :func:`take_in`."""
+    if record.family != ELASTIC:
+        return set()
+    return {consumed_lock(GroupName.of_key(record.key).consumed)}
+
+
+def leave(tx: Tx, record: GroupRecord) -> None:
+    """A group that nobody holds here goes elsewhere; holds :func:`fence_locks`."""
+    if record.family == ELASTIC:
+        queues.empty(tx, GroupName.of_key(record.key))
 
 
 def readers(tx: Tx, record: GroupRecord) -> list[str]:
@@ -76,6 +145,8 @@ def readers(tx: Tx, record: GroupRecord) -> list[str]:
     source = streams.get(tx, name.stream)
     if source is None:
         return []
+    if record.family == ELASTIC:
+        return [name.consumed]
     config = decode_static(record.config)
     return progress_names(name, config, layout_of(config, source.config))
 
@@ -90,19 +161,22 @@ def is_reader(key: str, reader: str) -> bool:
     if ":" in key:
         return reader == key
     name, _, member = reader.rpartition(".")
+    if reader == GroupName.of_key(key).consumed:
+        return True
     return reader == key or (name == f"{key}.member" and bool(member))
 
 
 def exists(tx: Tx, record: GroupRecord) -> bool:
     """Whether this region has the group itself."""
-    bucket = properties.BUCKET if record.family == SHARED else STATIC_BUCKET
-    return entries.get(tx, bucket, record.key) is not None
+    bucket = _BUCKETS.get(record.family)
+    return bucket is not None and entries.get(tx, bucket, record.key) is not None
 
 
 def make(log: Log, record: GroupRecord) -> None:
     """Make a group that came from another region, with nothing acked yet."""
-    if record.family == STATIC:
-        create_with(log, GroupName.of_key(record.key), decode_static(record.config))
+    if record.family != SHARED:
+        config = decode_static if record.family == STATIC else decode_elastic
+        create_with(log, GroupName.of_key(record.key), config(record.config))
         return
     found = _properties_decoder.decode(record.config)
 
@@ -114,7 +188,7 @@ def make(log: Log, record: GroupRecord) -> None:
 
 def remove(log: Log, record: GroupRecord) -> None:
     """Delete a group that was deleted in another region."""
-    if record.family == STATIC:
+    if record.family != SHARED:
         name = GroupName.of_key(record.key)
         delete(log, name.stream, name.group)
         return
@@ -132,15 +206,17 @@ def seek(
     number, segment_id = segment
     if record.family == SHARED:
         state.seek(tx, reader, {unit_of(stream, number): (segment_id, to)})
-    else:
-        units.seek(tx, GroupName.of_key(record.key), reader, {number: (segment_id, to)})
+        return
+    leave(tx, record)
+    units.seek(tx, GroupName.of_key(record.key), reader, {number: (segment_id, to)})
 
 
 def seek_locks(record: GroupRecord, reader: str, stream: str, number: int) -> list[str]:
     """The locks for :func:`seek`."""
     if record.family == SHARED:
         return list(state.seek_locks(reader, [unit_of(stream, number)]))
-    return units.seek_locks(GroupName.of_key(record.key), reader, [number])
+    found = units.seek_locks(GroupName.of_key(record.key), reader, [number])
+    return [*found, *_queue_locks(record)] if record.family == ELASTIC else found
 
 
 def channels(tx: Tx, record: GroupRecord) -> set[str]:
@@ -148,6 +224,8 @@ def channels(tx: Tx, record: GroupRecord) -> set[str]:
     found = {progress.channel(each) for each in readers(tx, record)}
     if record.family == SHARED:
         found.add(leases.channel(state.lease_name(record.key)))
+    if record.family == ELASTIC:
+        found.add(progress.channel(record.key))
     return found
 
 
@@ -188,6 +266,9 @@ def _is_pinned(tx: Tx, name: GroupName, owner: str) -> bool:
 
 def reset(tx: Tx, record: GroupRecord) -> None:
     """Nothing is acked of a group that was here on its own: another region's progress counts."""
+    source = streams.get(tx, record.streams[0]) if record.family == ELASTIC else None
+    if source is not None:
+        queues.enlist(tx, GroupName.of_key(record.key), source)
     for reader in readers(tx, record):
         for name in record.streams:
             stream = streams.get(tx, name)
@@ -200,14 +281,20 @@ def restart(tx: Tx, record: GroupRecord) -> None:
     """A group that is here was begun anew elsewhere: as it is there, and with nothing acked."""
     if not exists(tx, record):
         return
-    if record.family == STATIC:
-        entries.put(tx, STATIC_BUCKET, record.key, record.config)
+    if record.family != SHARED:
+        entries.put(tx, _BUCKETS[record.family], record.key, record.config)
     reset(tx, record)
+
+
+def configure(tx: Tx, record: GroupRecord) -> None:
+    """A group that is here was changed elsewhere; holds :func:`reset_locks`."""
+    if record.family == ELASTIC and exists(tx, record):
+        entries.put(tx, ELASTIC_BUCKET, record.key, record.config)
 
 
 def reset_locks(tx: Tx, record: GroupRecord) -> set[str]:
     """The locks for :func:`reset` and :func:`restart`."""
-    found = {entries.lock(STATIC_BUCKET)} if record.family == STATIC else set()
+    found = {entries.lock(_BUCKETS[record.family])} if record.family != SHARED else set()
     for reader in readers(tx, record):
         for name in record.streams:
             stream = streams.get(tx, name)
@@ -221,7 +308,7 @@ def fence_locks(tx: Tx, record: GroupRecord) -> set[str]:
     found = {claims.lock(claim.group, claim.unit) for claim in _claims(tx, record)}
     if record.family == SHARED:
         found.add(leases.lock(state.lease_name(record.key)))
-    return found
+    return found | begin_locks(record)
 
 
 def fence(tx: Tx, record: GroupRecord) -> None:
@@ -232,3 +319,4 @@ def fence(tx: Tx, record: GroupRecord) -> None:
         claims.fence(tx, name)
         tx.notify(progress.seek_channel(name))
     tx.notify(progress.seek_channel(record.key))
+    leave(tx, record)

@@ -12,6 +12,7 @@ from headrace.catalog import Tx, entries, lanes, replicas, streams
 from headrace.errors import HeadraceError, LinkError, UnreadableRecordError
 from headrace.log.log import Log
 from headrace.log.open import open_log
+from headrace.regions import kinds
 from headrace.regions.linking import LOCKS, change_member, require_link
 from headrace.regions.records import (
     GROUPS_BUCKET,
@@ -57,7 +58,11 @@ def unlink(log: Log, stream: str) -> Unlinked:
         regions = tuple(member.region for member in record.members)
         return Unlinked(stream, regions, _release(tx, stream))
 
-    locks = {*LOCKS, entries.lock(GROUPS_BUCKET), replicas.LOCK}
+    def held(tx: Tx) -> set[str]:
+        own = [record for record in groups(tx).values() if stream in record.streams]
+        return {lock for record in own for lock in kinds.begin_locks(record)}
+
+    locks = {*LOCKS, entries.lock(GROUPS_BUCKET), replicas.LOCK, *log.catalog.read(held)}
     done = log.catalog.write(run, locks=sorted(locks | ({streams.lock(found)} if found else set())))
     log.routes.forget(stream)
     return done
@@ -73,6 +78,8 @@ def _release(tx: Tx, stream: str) -> tuple[str, ...]:
         if left:
             put_group(tx, msgspec.structs.replace(record, streams=left))
         else:
+            if not record.deleted:
+                kinds.end(tx, record)
             entries.delete(tx, GROUPS_BUCKET, key)
             released += [] if record.deleted else [key]
     tx.notify(replicas.CHANNEL)

@@ -90,6 +90,7 @@ def enable(
 
     me = log.catalog.read(require_region)
     record, members, known = log.catalog.read(look, snapshot=True)
+    kinds.check_home(record.family, key, home or (known.home if known else None), mode)
     check_regions({me.name, *(member.region for member in members)}, me.name, home, adopt)
     elsewhere = _elsewhere(record, members, neighbours)
     if adopt is None and known is None:
@@ -104,18 +105,19 @@ def enable(
             return _as_it_is(before, home)
         counters = stamps if before is None else [*stamps, before.stamp.counter]
         stamp = HomeStamp(max(counters) + 1 if counters else 0, me.name)
-        options = {"eager": eager, "adopted": adopt is not None, "mode": mode}
         made = msgspec.structs.replace(
             kinds.describe(tx, key, links(tx)),
             home=home if before is None or home is not None else before.home,
             stamp=stamp,
             life=stamp if counters or adopt else HomeStamp(),
-            **options,
+            eager=eager,
+            adopted=adopt is not None,
+            mode=mode,
         )
         _put_anew(tx, me, before, made)
         return made
 
-    return log.catalog.write(put, locks=LOCKS)
+    return log.catalog.write(put, locks=sorted({*LOCKS, *kinds.begin_locks(record)}))
 
 
 def _as_it_is(known: GroupRecord, home: str | None) -> GroupRecord:
@@ -163,6 +165,8 @@ def _refuse_other_mode(mode: str, *found: GroupRecord | None) -> None:
 
 def _put_anew(tx: Tx, me: Region, before: GroupRecord | None, made: GroupRecord) -> None:
     """Store a group that begins with the progress that it has in this region."""
+    if before is None or before.deleted:
+        kinds.begin(tx, made)
     put_group(tx, made)
     for reader in kinds.readers(tx, before) if before is not None else ():
         replicas.forget_reader(tx, reader)
@@ -228,10 +232,20 @@ def disable(log: Log, key: str) -> GroupRecord:
         for reader in readers:
             replicas.forget_reader(tx, reader)
         snapshots.forget_readers(tx, readers)
+        kinds.end(tx, found)
         entries.delete(tx, GROUPS_BUCKET, key)
         return found
 
-    return log.catalog.write(run, locks=(*LOCKS, entries.lock(snapshots.SNAPSHOTS_BUCKET)))
+    locks = {*LOCKS, entries.lock(snapshots.SNAPSHOTS_BUCKET), *_end_locks(log, key)}
+    return log.catalog.write(run, locks=sorted(locks))
+
+
+def _end_locks(log: Log, key: str) -> set[str]:
+    try:
+        found = log.catalog.read(lambda tx: get_group(tx, key))
+        return set() if found is None else kinds.begin_locks(found)
+    except (UnreadableRecordError, InvalidGroupConfigError):
+        return set()
 
 
 # --- switch ----------------------------------------------------------------------------------
@@ -370,9 +384,7 @@ def unsynced(log: Log, key: str, neighbours: Neighbours) -> dict[str, int]:
         }
 
     mine = log.catalog.read(look, snapshot=True)
-    untranslated = log.catalog.read(
-        lambda tx: sum(replicas.is_untranslated(tx, each) for each in kinds.readers(tx, record))
-    )
+    untranslated = int(log.catalog.read(lambda tx: kinds.is_untranslated(tx, record)))
     for member in link.members:
         if member.state == "lost":
             continue

@@ -38,6 +38,7 @@ from headrace.errors import (
     TrimmedError,
     UnknownGroupError,
 )
+from headrace.groups.homes import GROUPS_BUCKET
 from headrace.groups.partitioned.names import ELASTIC_BUCKET, GroupName
 from headrace.groups.partitioned.runtime.work_queue import (
     Round,
@@ -150,6 +151,7 @@ class PartitionJob:
             streams.channel(planned.queue_id),
             progress.channel(self.group.key),
             entries.channel(ELASTIC_BUCKET),
+            entries.channel(GROUPS_BUCKET),
         )
         with log.catalog.waiting(*channels) as wait:
             while not stop.is_set():
@@ -160,7 +162,7 @@ class PartitionJob:
                     self._note = "the queue is full; waiting for members to ack"
                     wait(STOP_LOOK_S)  # polls as well: a member that dies notifies nobody
                     continue
-                self._note = ""
+                self._note = done.waits
                 while not stop.is_set() and not wait(STOP_LOOK_S):
                     pass
 
@@ -274,6 +276,8 @@ class PartitionJob:
             config=planned.config,
             queue_id=queue.id,
             queue_segments=tuple((s.number, s.id) for s in queue.segments),
+            placed=planned.replicated,
+            acked=tuple((read.segment, lo, hi) for read in planned.reads for lo, hi in read.acked),
         )
 
     def _cut(self, reads: Iterable[SegmentRead]) -> list[SegmentRead]:
@@ -290,7 +294,10 @@ class PartitionJob:
                     raise RoundOvertakenError(self.group.key, "its work queue was made anew")
                 tx.notify(streams.channel(planned.queue_id))
 
-        log.catalog.write(lambda tx: commit_round(tx, planned, append), locks=round_locks(planned))
+        queued = [span for batch in made for span in batch.places]
+        log.catalog.write(
+            lambda tx: commit_round(tx, planned, append, queued), locks=round_locks(planned)
+        )
 
 
 _siblings: WeakValueDictionary[tuple[Connection, str], Siblings[PartitionJob]]

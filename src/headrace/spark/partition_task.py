@@ -6,14 +6,19 @@ Small shares go back with the answer, large ones are written as files that nothi
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 
 from headrace.catalog.batches import NewBatch
+from headrace.catalog.queue_places import SourceSpan
 from headrace.errors import UnknownStreamError
 from headrace.groups.partitioned.core.config import ElasticGroupConfig
+from headrace.groups.partitioned.runtime.places import Offsets, spans
 from headrace.groups.partitioned.runtime.work_queue import SegmentRead, partitioned
+from headrace.groups.progress import AckedRanges
 from headrace.log import events, limits
 from headrace.log.log import Log
 from headrace.log.query import Query
@@ -28,6 +33,17 @@ FILE_BYTES_MIN = 64 * 1024
 """Shares below this are always returned; a file this small costs more than it saves."""
 
 
+class Share(NamedTuple):
+    """Rows of a partition that come from one segment of the source, and their offsets there."""
+
+    source_id: int
+    offsets: Offsets | None
+    rows: pa.RecordBatch
+
+
+_Held = dict[int, list[Share]]
+
+
 class Work(msgspec.Struct, frozen=True):
     """What the tasks of a round have in common, for one group."""
 
@@ -37,6 +53,10 @@ class Work(msgspec.Struct, frozen=True):
     queue_id: int
     queue_segments: tuple[tuple[int, int], ...]
     """(partition, segment id) of the queue."""
+    placed: bool = False
+    """Whether batches say where their rows come from."""
+    acked: tuple[tuple[int, int, int], ...] = ()
+    """(segment of the source, from, to): what is left out."""
 
 
 def in_task(works: Sequence[Work], read: SegmentRead) -> list[tuple[int, NewBatch]]:
@@ -53,14 +73,18 @@ def carry_out(
     the number of its work.
     """
     made: list[tuple[int, NewBatch]] = []
-    rows: list[dict[int, list[pa.RecordBatch]]] = [{} for _ in works]
+    rows: list[_Held] = [{} for _ in works]
     held_bytes = 0
     try:
         for read in reads:
+            acked = [_acked(work, read) for work in works]
             for batch in _events(works[0], read, log):
-                for work, held in zip(works, rows, strict=True):
-                    for number, share in partitioned(batch, work.config).items():
-                        held.setdefault(number, []).append(share)
+                for work, held, known in zip(works, rows, acked, strict=True):
+                    chosen = batch if known is None else _unacked(batch, known)
+                    for number, share in partitioned(
+                        chosen, work.config, placed=work.placed
+                    ).items():
+                        held.setdefault(number, []).append(_share(read, share, work))
                     held_bytes += batch.nbytes
                 if held_bytes > HELD_BYTES_MAX:
                     _encode_all(works, rows, log, made)
@@ -74,7 +98,7 @@ def carry_out(
 
 def _encode_all(
     works: Sequence[Work],
-    rows: Sequence[dict[int, list[pa.RecordBatch]]],
+    rows: Sequence[_Held],
     log: Log,
     made: list[tuple[int, NewBatch]],
 ) -> None:
@@ -83,18 +107,54 @@ def _encode_all(
             made.append((at, batch))
 
 
-def _encoded(work: Work, rows: dict[int, list[pa.RecordBatch]], log: Log) -> Iterator[NewBatch]:
-    joined = {number: join(parts) for number, parts in sorted(rows.items())}
+def _encoded(work: Work, rows: _Held, log: Log) -> Iterator[NewBatch]:
+    joined = {n: join([part.rows for part in parts]) for n, parts in sorted(rows.items())}
     large = _too_large_to_return(joined) if log.store is not None else set()
     ids = dict(work.queue_segments)
     for number, batch in joined.items():
         layout = events.layout_of(batch.schema)
-        part = Rows(batch, layout, events.stamps_of(batch))
-        if number in large:
-            for piece in part.cut(limits.FILE_BYTES):
-                yield write_file(log, work.queue_id, number, ids[number], piece.batch)
-        else:
-            yield from (inline(ids[number], piece) for piece in part.cut(limits.INLINE_BYTES))
+        part, at = Rows(batch, layout, events.stamps_of(batch)), 0
+        to_files = number in large
+        for piece in part.cut(limits.FILE_BYTES if to_files else limits.INLINE_BYTES):
+            if to_files:
+                made = write_file(log, work.queue_id, number, ids[number], piece.batch)
+            else:
+                made = inline(ids[number], piece)
+            if work.placed:
+                found = _places(rows[number], at, at + piece.rows)
+                made = msgspec.structs.replace(made, places=found)
+            at += piece.rows
+            yield made
+
+
+def _share(read: SegmentRead, rows: pa.RecordBatch, work: Work) -> Share:
+    if not work.placed:
+        return Share(read.segment_id, None, rows)
+    offsets = rows.column("offset").to_numpy()
+    return Share(read.segment_id, offsets, rows.drop_columns(["offset"]))
+
+
+def _places(parts: Sequence[Share], lo: int, hi: int) -> tuple[SourceSpan, ...]:
+    """Where some of the joined rows come from."""
+    counts = [part.rows.num_rows for part in parts]
+    source_ids = np.repeat(np.array([part.source_id for part in parts], dtype=np.int64), counts)
+    offsets = np.concatenate([part.offsets for part in parts if part.offsets is not None])
+    return spans(source_ids[lo:hi], offsets[lo:hi])
+
+
+def _acked(work: Work, read: SegmentRead) -> AckedRanges | None:
+    """What the group has acked already of the part that is read."""
+    ranges = [(lo, hi) for segment, lo, hi in work.acked if segment == read.segment]
+    if not ranges:
+        return None
+    found = AckedRanges()
+    for lo, hi in ranges:
+        found.ack_range(lo, hi)
+    return found
+
+
+def _unacked(batch: pa.RecordBatch, acked: AckedRanges) -> pa.RecordBatch:
+    return batch.filter(pa.array(~acked.contains_many(batch.column("offset").to_numpy())))
 
 
 def _events(work: Work, read: SegmentRead, log: Log) -> Iterable[pa.RecordBatch]:

@@ -24,13 +24,13 @@ from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
-from headrace.catalog import Tx, markers, reader_groups
+from headrace.catalog import Tx, markers, reader_groups, replicas
 from headrace.errors import (
     GroupMadeAnewError,
     HeadraceError,
     InvalidPositionError,
 )
-from headrace.groups import decisions
+from headrace.groups import decisions, homes
 from headrace.groups.decisions import Decision, What, ranges
 from headrace.groups.lag import is_exact
 from headrace.groups.operations import targets
@@ -45,7 +45,9 @@ from headrace.groups.operations.seek_places import (
     wanted_offsets,
 )
 from headrace.groups.operations.targets import Spot, Target
+from headrace.groups.partitioned.names import GroupName
 from headrace.groups.partitioned.runtime import units as partitioned
+from headrace.groups.partitioned.runtime.work_queue import consumed_lock
 from headrace.groups.progress import Progress
 from headrace.groups.readers.core.segments import SegmentId
 from headrace.groups.shared.runtime import state
@@ -264,6 +266,14 @@ def _run(
         here = targets.spots(tx, target)
         seek_readers.carry_out(tx, target.reading, here, goals, _decision(done))
         return done
+    _carry_out(tx, target, moves)
+    decisions.record(tx, done.group, [_decision(done)])
+    return done
+
+
+def _carry_out(tx: Tx, target: Target, moves: Sequence[_Move]) -> None:
+    """Put everybody where they go; in a replicated elastic group, what is acked as well."""
+    replicated = _replicated(tx, target)
     by_reader: dict[str, list[_Move]] = {}
     for move in moves:
         by_reader.setdefault(move.spot.reader.reader, []).append(move)
@@ -271,6 +281,8 @@ def _run(
         if target.partitioned is not None:
             places = {m.spot.segment.number: (m.spot.segment.id, Progress(m.offset)) for m in own}
             partitioned.seek(tx, target.partitioned, reader, places)
+            if replicated is not None and own[0].spot.reader.fills:
+                partitioned.seek(tx, replicated, replicated.consumed, places)
         else:
             state.seek(
                 tx,
@@ -283,8 +295,17 @@ def _run(
                     for m in own
                 },
             )
-    decisions.record(tx, done.group, [_decision(done)])
-    return done
+
+
+def _replicated(tx: Tx, target: Target) -> GroupName | None:
+    """A replicated elastic group, after its queue was emptied: then it goes on from the source."""
+    name = target.partitioned
+    if name is None or target.kind != "elastic" or homes.replicated(tx, name.key) is None:
+        return None
+    from headrace.regions.runtime import queues
+
+    queues.empty(tx, name)
+    return name
 
 
 def _locks(target: Target, here: Sequence[Spot]) -> list[str]:
@@ -298,6 +319,8 @@ def _locks(target: Target, here: Sequence[Spot]) -> list[str]:
         if target.partitioned is not None:
             numbers = [spot.segment.number for spot in own]
             names = [*names, *partitioned.seek_locks(target.partitioned, reader, numbers)]
+            if own[0].reader.fills:
+                names += [consumed_lock(target.partitioned.consumed), replicas.LOCK]
         else:
             spelt = [f"{spot.stream.name}/{spot.segment.number}" for spot in own]
             names = [*names, *state.seek_locks(reader, spelt)]

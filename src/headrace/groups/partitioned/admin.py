@@ -19,6 +19,7 @@ from headrace.errors import (
     NoActiveInstanceError,
     UnknownMemberError,
 )
+from headrace.groups import homes
 from headrace.groups.partitioned import deciding
 from headrace.groups.partitioned.core import changes, telling
 from headrace.groups.partitioned.core.config import ElasticGroupConfig, GroupConfig, encode
@@ -217,10 +218,12 @@ def _change(
         revision = entries.put(
             tx, ELASTIC_BUCKET, name.key, encode(after), if_revision=info.revision
         )
+        homes.configured(tx, name.key, encode(after))
         deciding.configured(tx, name, telling.changed(info.config, after))
         return GroupInfo(name, after, revision)
 
-    return log.catalog.write(run, locks=locks_of(name, GroupKind.ELASTIC, None))
+    locks = [*locks_of(name, GroupKind.ELASTIC, None), entries.lock(homes.GROUPS_BUCKET)]
+    return log.catalog.write(run, locks=locks)
 
 
 def step_down(log: Log, stream: str, group: str, member: str) -> str:

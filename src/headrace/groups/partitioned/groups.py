@@ -104,26 +104,40 @@ class Groups:
         mappings: Mappings = (),
         distribution: Distribution | str = Distribution.BLOCKS,
         start: Place = "earliest",
+        replicated: bool = False,
+        home: str | None = None,
     ) -> GroupInfo:
         """Create a group whose members or mappings may change at any time.
 
         ``filter`` needs a ``*``; ``wildcards`` are the numbers (from 1) of those that make the
         key.  The events go through a work queue of at most ``max_buffered`` unconsumed ones (0:
         no limit), which the partition job fills.  ``distribution`` is "blocks" or "sticky".
+
+        ``replicated``: it is in the other regions of its stream as well, and consumed in its
+        ``home``, where its work queue is filled.
         """
-        return await self._do(
-            admin.create_elastic,
-            stream,
-            group,
-            max_members=max_members,
-            filter=filter,
-            wildcards=wildcards,
-            max_buffered=max_buffered,
-            members=members,
-            mappings=mappings,
-            distribution=distribution,
-            start=start,
-        )
+
+        def create(log: Log) -> GroupInfo:
+            return admin.create_elastic(
+                log,
+                stream,
+                group,
+                max_members=max_members,
+                filter=filter,
+                wildcards=wildcards,
+                max_buffered=max_buffered,
+                members=members,
+                mappings=mappings,
+                distribution=distribution,
+                start=start,
+            )
+
+        if not (replicated or home is not None):
+            return await self._do(create)
+        from headrace.regions.creating import create_replicated
+
+        name = GroupName(stream, group)
+        return await self._do(lambda log: create_replicated(log, name, home, create, elastic=True))
 
     @overload
     async def get(self, stream: str) -> GroupView: ...

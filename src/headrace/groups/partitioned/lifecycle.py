@@ -137,20 +137,28 @@ def create_elastic(
     floors = start_floors(log, source, start)
 
     def begin(tx: Tx, found: Stream) -> None:
-        queue = internal.create(
-            tx, name.work_queue, max_members, Consumed(), key_tokens=key_tokens(config)
-        )
-        stored.subscribe(tx, queue.id, name.key)
+        _create_queue(tx, name, config)
         _start(tx, found, name.partition_job, floors)
 
     return _create(log, name, config, source, begin)
 
 
-def create_with(log: Log, name: GroupName, config: StaticGroupConfig) -> GroupInfo:
-    """Make a static group of another region here, with nothing acked yet."""
+def _create_queue(tx: Tx, name: GroupName, config: ElasticGroupConfig) -> None:
+    queue = internal.create(
+        tx, name.work_queue, config.max_members, Consumed(), key_tokens=key_tokens(config)
+    )
+    stored.subscribe(tx, queue.id, name.key)
+
+
+def create_with(log: Log, name: GroupName, config: GroupConfig) -> GroupInfo:
+    """Make a group of another region here, with nothing acked yet."""
     source = log.stream(name.stream)
 
     def begin(tx: Tx, found: Stream) -> None:
+        if isinstance(config, ElasticGroupConfig):
+            _create_queue(tx, name, config)
+            _start(tx, found, name.consumed, {})
+            return
         for reader in progress_names(name, config, layout_of(config, found.config)):
             _start(tx, found, reader, {})
 
@@ -235,7 +243,10 @@ def delete(log: Log, stream: str, group: str, kind: GroupKind | None = None) -> 
         source = streams.id_of(tx, stream)
         if source is not None:
             for reader in stored.subscribed(tx, source):
-                if reader == name.partition_job or _is_reader(name, current.config, reader):
+                if _is_reader(name, current.config, reader):
+                    stored.unsubscribe(tx, source, reader)
+            if isinstance(current.config, ElasticGroupConfig):
+                for reader in (name.partition_job, name.consumed):
                     stored.unsubscribe(tx, source, reader)
         for own in (name.work_queue, name.dead_letters):
             internal.delete(tx, own)

@@ -17,6 +17,7 @@ STATIC_BUCKET = "static-consumer-groups"
 ELASTIC_BUCKET = "elastic-consumer-groups"
 _JOIN = "."
 _MEMBER = "member"
+_CONSUMED = "consumed"
 
 
 class GroupName(msgspec.Struct, frozen=True, order=True):
@@ -49,6 +50,11 @@ class GroupName(msgspec.Struct, frozen=True, order=True):
         return f"{self.key}{_JOIN}partition"
 
     @property
+    def consumed(self) -> str:
+        """The name under which a replicated elastic group keeps what is acked of its source."""
+        return f"{self.key}{_JOIN}{_CONSUMED}"
+
+    @property
     def dead_letters(self) -> str:
         """The stream of the events that the group gave up on."""
         return f"{self.key}{_JOIN}dead"
@@ -69,6 +75,21 @@ class GroupName(msgspec.Struct, frozen=True, order=True):
     def owns(self, derived: str) -> bool:
         """Whether a work queue, an entry or a pin belongs to this very group."""
         return self.key == derived or derived.startswith(f"pin{_JOIN}{self.key}{_JOIN}")
+
+    @staticmethod
+    def is_consumed(derived: str) -> bool:
+        """Whether this is what some elastic group has acked of its source.
+
+        >>> GroupName.is_consumed(GroupName("orders", "billing").consumed)
+        True
+        """
+        parts = derived.split(_JOIN)
+        return len(parts) == 3 and parts[2] == _CONSUMED and ":" not in derived
+
+    @classmethod
+    def of_consumed(cls, derived: str) -> GroupName:
+        """The group whose :attr:`consumed` this is."""
+        return cls.of_key(derived.removesuffix(f"{_JOIN}{_CONSUMED}"))
 
     @staticmethod
     def source_of_share(derived: str) -> str | None:

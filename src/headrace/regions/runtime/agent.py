@@ -163,17 +163,14 @@ class RegionAgent:
             return False
 
         def look(tx: Tx) -> bool:
-            return any(
-                _is_due(tx, record, reader)
-                for record in known.values()
-                for reader in kinds.readers(tx, record)
-            ) or any(_is_leaving(record, me) for record in known.values())
+            return any(_is_due(tx, record) or _is_leaving(record, me) for record in known.values())
 
         if not self._log.catalog.read(look):
             return False
 
         locks = {replicas.LOCK, entries.lock(GROUPS_BUCKET)}
         for record in known.values():
+            locks |= kinds.take_in_locks(record)
             if _is_leaving(record, me):
                 locks |= self._log.catalog.read(lambda tx, r=record: kinds.fence_locks(tx, r))  # type: ignore[misc]
 
@@ -182,10 +179,13 @@ class RegionAgent:
             for record in records.values():
                 if _is_leaving(record, me):
                     kinds.fence_absent(tx, record)
+                if record.key in known and not record.deleted:
+                    kinds.take_in(tx, record)
             moved = cursors.translate(tx, me, records) > 0
             for record in records.values():
                 if _is_leaving(record, me) and kinds.is_drained(tx, record):
                     assert record.handing is not None
+                    kinds.leave(tx, record)
                     handing = msgspec.structs.replace(record.handing, drained=True)
                     put_group(tx, msgspec.structs.replace(record, handing=handing))
                     tx.notify(replicas.CHANNEL)
@@ -339,8 +339,8 @@ def _own_links(tx: Tx) -> int:
     return entries.latest(tx, LINKS_BUCKET)
 
 
-def _is_due(tx: Tx, record: GroupRecord, reader: str) -> bool:
-    return record.mode == ORIGIN and not record.deleted and replicas.is_untranslated(tx, reader)
+def _is_due(tx: Tx, record: GroupRecord) -> bool:
+    return record.mode == ORIGIN and not record.deleted and kinds.is_untranslated(tx, record)
 
 
 def _is_leaving(record: GroupRecord, me: Region) -> bool:

@@ -200,6 +200,8 @@ def _follow(log: Log, me: Region, record: GroupRecord) -> None:
             anew = msgspec.structs.replace(mine, life=record.life, config=record.config)
             kinds.restart(tx, anew)
             cursors.begin(tx, me, anew, placed=False)
+        elif record.config != mine.config:
+            kinds.configure(tx, record)
         put_group(
             tx,
             msgspec.structs.replace(

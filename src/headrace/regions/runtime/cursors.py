@@ -12,10 +12,11 @@ from collections.abc import Mapping
 
 import msgspec
 
-from headrace.catalog import Tx, lanes, progress, replicas, streams
+from headrace.catalog import Tx, lanes, progress, queue_places, replicas, streams
 from headrace.catalog.replicas import CursorRow
 from headrace.catalog.streams import Segment
 from headrace.groups.homes import ORIGIN, GroupRecord
+from headrace.groups.partitioned.names import GroupName
 from headrace.groups.progress import Progress, store
 from headrace.regions import kinds
 from headrace.regions.core.progress import CursorDelta, OriginProgress
@@ -205,6 +206,8 @@ def _ack(
     after: Progress,
 ) -> bool:
     before = Progress.decode(cursor.local) if cursor.local else Progress()
+    if GroupName.is_consumed(row.group):
+        return _acked_by_origin(tx, known, segment, _exactly(tx, segment, row, before, after))
     ranges: list[tuple[int, int]] = []
     lower = 0
     for trim in replicas.trims(tx, row.group, segment.id):
@@ -216,6 +219,25 @@ def _ack(
     end = max([after.floor, *(hi for _, hi in after.ranges)])
     if lower < end:
         ranges += intersection([(lower, end)], newly_acked(before, after))
+    return _acked_by_origin(tx, known, segment, ranges)
+
+
+def _exactly(
+    tx: Tx, segment: Segment, row: progress.Progress, before: Progress, after: Progress
+) -> list[tuple[int, int]]:
+    """What is newly acked by a row that no trim moves: what is in a work queue outlives it there.
+
+    Its trims only keep the runs that are still needed.
+    """
+    name = GroupName.of_consumed(row.group)
+    queued = queue_places.lowest(tx, name.work_queue, segment.id)
+    replicas.forget_trims(tx, row.group, segment.id, segment.tail if queued is None else queued)
+    return newly_acked(before, after)
+
+
+def _acked_by_origin(
+    tx: Tx, known: OriginProgress, segment: Segment, ranges: list[tuple[int, int]]
+) -> bool:
     if not ranges:
         return False
     changed = False

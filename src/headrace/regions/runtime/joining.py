@@ -14,6 +14,7 @@ from headrace.catalog import Tx, claims, lanes, replicas
 from headrace.catalog.replicas import CursorRow
 from headrace.errors import RoundOvertakenError
 from headrace.groups.homes import this_region
+from headrace.groups.partitioned.names import GroupName
 from headrace.groups.progress import AckedRanges, Progress, store
 from headrace.regions.core.origins import Lane
 from headrace.regions.core.progress import CursorDelta, OriginProgress
@@ -50,14 +51,16 @@ def decode_delta(data: bytes) -> CursorDelta:
 
 def locks(reader: str, stream: str, number: int) -> set[str]:
     """The locks under which a reader's progress in a segment may be joined."""
+    from headrace.groups.partitioned.runtime.work_queue import consumed_lock
     from headrace.groups.shared.keys import leader_lease
 
     unit = f"{stream}/{number}"
-    return {
+    found = {
         claims.lock(reader, str(number)),
         claims.lock(reader, f"{unit}@{reader}"),
         f"lease:{leader_lease(reader)}",
     }
+    return found | {consumed_lock(reader)} if GroupName.is_consumed(reader) else found
 
 
 def readers_ahead(tx: Tx, segment_ids: Sequence[int]) -> set[tuple[int, str]]:

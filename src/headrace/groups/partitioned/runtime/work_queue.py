@@ -15,6 +15,11 @@ appends nothing.
 
 Order per key holds because a key has one partition, a partition is one segment, rounds follow
 each other, and the segments of the source are read in order (:mod:`headrace.log.order`).
+
+A *replicated* group has one more row of progress, for its source: what is acked of it
+(:attr:`GroupName.consumed`), here or in another region.  Only where the group is at home is its
+queue filled.  A round leaves out what is acked, writes down where its rows come from, and acks what
+it left out; the agent of the region adds what members ack.
 """
 
 from __future__ import annotations
@@ -27,11 +32,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.catalog import Tx, entries, markers, streams
+from headrace.catalog import Tx, claims, entries, markers, streams
+from headrace.catalog.queue_places import SourceSpan
 from headrace.errors import GroupUpdateError, RoundOvertakenError, UnknownGroupError
+from headrace.groups import homes
 from headrace.groups.partitioned.core.changes import check_change
 from headrace.groups.partitioned.core.config import ElasticGroupConfig
 from headrace.groups.partitioned.names import ELASTIC_BUCKET, GroupName
+from headrace.groups.partitioned.runtime.places import left_out
 from headrace.groups.partitioned.stored import elastic_config
 from headrace.groups.progress import Progress
 from headrace.groups.progress.store import join, load_all
@@ -53,6 +61,8 @@ class SegmentRead(msgspec.Struct, frozen=True):
     end: int
     place: int
     """Where earlier rounds had come; below ``start`` if the segment was trimmed since."""
+    acked: tuple[tuple[int, int], ...] = ()
+    """What of it is acked already and so left out, in a replicated group."""
 
 
 class Round(msgspec.Struct, frozen=True):
@@ -69,6 +79,10 @@ class Round(msgspec.Struct, frozen=True):
     """Events that the queue takes at most; None when it has no limit."""
     behind: int
     """Events of the source that no round has read yet."""
+    replicated: bool = False
+    """Whether it is written down where the rows come from."""
+    waits: str = ""
+    """Why the queue is not filled in this region."""
 
     @property
     def waits_for_room(self) -> bool:
@@ -83,27 +97,46 @@ def plan_round(tx: Tx, name: GroupName, *, events_max: int = ROUND_EVENTS_MAX) -
     queue = streams.require(tx, name.work_queue)
     room = _room(tx, name, config, queue)
     left = events_max if room is None else min(events_max, room)
+    waits = homes.waits_here(tx, name.key)
     stored = load_all(tx, name.partition_job)
+    consumed = load_all(tx, name.consumed)
     places = {s.number: stored.get(s.id, Progress()).floor for s in source.segments}
-    floors = {s.number: max(s.tail, places[s.number]) for s in source.segments}
+    floors = {
+        s.number: max(s.tail, places[s.number], consumed.get(s.id, Progress()).floor)
+        for s in source.segments
+    }
     ids = {s.number: s.id for s in source.segments}
+    found = [] if waits else next_reads(source.segments, floors, left)
     return Round(
         name=name,
         config=config,
         source_id=source.id,
         queue_id=queue.id,
         reads=tuple(
-            SegmentRead(number, ids[number], start, end, places[number])
-            for number, start, end in next_reads(source.segments, floors, left)
+            SegmentRead(
+                number,
+                ids[number],
+                start,
+                end,
+                places[number],
+                _acked(consumed.get(ids[number]), start, end),
+            )
+            for number, start, end in found
         ),
         trimmed=tuple(
             SegmentRead(s.number, s.id, s.tail, s.tail, places[s.number])
             for s in source.segments
-            if s.sealed and places[s.number] < s.tail == s.head
+            if s.sealed and places[s.number] < s.tail == s.head and not waits
         ),
         room=room,
         behind=sum(markers.events_in(tx, s, [(floors[s.number], s.head)]) for s in source.segments),
+        replicated=homes.replicated(tx, name.key) is not None,
+        waits=waits,
     )
+
+
+def _acked(consumed: Progress | None, lo: int, hi: int) -> tuple[tuple[int, int], ...]:
+    return () if consumed is None else tuple(consumed.acked().between(lo, hi))
 
 
 def next_reads(
@@ -128,11 +161,24 @@ def next_reads(
 
 def round_locks(planned: Round) -> list[str]:
     """The locks for :func:`commit_round`, beside those of the append."""
-    return [planned.name.lock, streams.lock(planned.queue_id)]
+    found = [planned.name.lock, streams.lock(planned.queue_id)]
+    return [*found, consumed_lock(planned.name.consumed)] if planned.replicated else found
 
 
-def commit_round(tx: Tx, planned: Round, append: Callable[[Tx], T]) -> T:
+def consumed_lock(reader: str) -> str:
+    """Held while it changes what is acked of the source of a replicated group."""
+    return claims.lock(reader, "")
+
+
+def commit_round(
+    tx: Tx,
+    planned: Round,
+    append: Callable[[Tx], T],
+    queued: Collection[SourceSpan] = (),
+) -> T:
     """Append the rows of a round (with ``append``) and move the places in the source forward.
+
+    ``queued`` are the events that are appended, in a replicated group.
 
     Raises ``RoundOvertakenError``, with nothing appended, when another round came first or the
     group is no longer the one that the round was planned for.
@@ -155,16 +201,50 @@ def commit_round(tx: Tx, planned: Round, append: Callable[[Tx], T]) -> T:
             if place < read.place:
                 what = f"put back to {place}"
             raise RoundOvertakenError(name.key, f"segment {read.segment} was {what}")
+    _count_consumed(tx, planned, queued)
     appended = append(tx)
     join(tx, name.partition_job, {read.segment_id: Progress(read.end) for read in reads})
     return appended
 
 
-def partitioned(events: pa.RecordBatch, config: ElasticGroupConfig) -> dict[int, pa.RecordBatch]:
+def _count_consumed(tx: Tx, planned: Round, queued: Collection[SourceSpan]) -> None:
+    """Ack what a round leaves out; it must leave out exactly what is acked by now."""
+    name = planned.name
+    if (homes.replicated(tx, name.key) is not None) != planned.replicated:
+        raise RoundOvertakenError(name.key, "it is replicated since, or no longer")
+    if not planned.replicated:
+        return
+    if waits := homes.waits_here(tx, name.key):
+        raise RoundOvertakenError(name.key, waits)
+    consumed = load_all(tx, name.consumed, [read.segment_id for read in planned.reads])
+    for read in planned.reads:
+        known = consumed.get(read.segment_id)
+        # Below its start everything was read before, is acked, or is gone.
+        reached = max(read.place, known.floor if known is not None else 0)
+        if _acked(known, read.start, read.end) != read.acked or (
+            reached < read.start and (streams.tail_of(tx, read.segment_id) or 0) < read.start
+        ):
+            raise RoundOvertakenError(name.key, f"acks of segment {read.segment} came meanwhile")
+    join(
+        tx,
+        name.consumed,
+        {
+            read.segment_id: Progress.of(
+                left_out(queued, read.segment_id, read.start, read.end), {}
+            )
+            for read in planned.reads
+        },
+    )
+
+
+def partitioned(
+    events: pa.RecordBatch, config: ElasticGroupConfig, *, placed: bool = False
+) -> dict[int, pa.RecordBatch]:
     """The rows of each partition, in their order, as they are appended to the queue.
 
     Events that do not pass the filter of the group are left out.  The partition's number becomes
-    the first token of the subject.
+    the first token of the subject.  ``placed``: with their offsets in the source, which are no
+    column of the queue.
     """
     chosen = events.filter(match_array(config.filter, events.column("subject")))
     if chosen.num_rows == 0:
@@ -184,6 +264,9 @@ def partitioned(events: pa.RecordBatch, config: ElasticGroupConfig) -> dict[int,
         if column in REQUIRED or array.null_count < len(array):
             arrays.append(array)
             names.append(column)
+    if placed:
+        arrays.append(chosen.column("offset"))
+        names.append("offset")
     rows = pa.RecordBatch.from_arrays(arrays, names)
     order = np.argsort(numbers, kind="stable")
     ordered = rows.take(pa.array(order))
