@@ -30,11 +30,13 @@ from headrace.errors import (
 from headrace.groups.homes import GroupRecord
 from headrace.host.clock import steady_s
 from headrace.log.log import Log
+from headrace.regions import kinds
 from headrace.regions.core.effects import SnapshotSettings
-from headrace.regions.core.markers import UpdateMarker
+from headrace.regions.core.markers import Command, UpdateMarker
+from headrace.regions.core.stamps import Life
 from headrace.regions.records import AGENT_LEASE, LinkRecord, Region, get_link
 from headrace.regions.runtime import joining
-from headrace.regions.runtime.following import FollowedSegment
+from headrace.regions.runtime.following import FollowedSegment, Payloads
 from headrace.regions.runtime.neighbours import Neighbours
 from headrace.regions.runtime.turns import SegmentTurn, SnapshotBegin, TurnDue, life_of, records_of
 from headrace.regions.snapshots import (
@@ -157,14 +159,19 @@ class _Segment:
             return False
         payloads = followed.unread(segment.head)
         updated = {name for name, group in followed.state.groups.items() if group.owed}
-        for marker in payloads.values():
-            if isinstance(marker, UpdateMarker) and marker.source != self._me.name:
-                updated.add(marker.group)
+        told, commanded = self._told(payloads)
+        updated |= told
         joined = updated & records.keys()
         locks = {streams.lock(self._stream_id), replicas.LOCK, *map(entries.lock, BUCKETS)}
         for reader in joined:
             locks |= joining.locks(reader, self._stream, segment.number)
-        due = TurnDue(members, payloads, frozenset(updated), frozenset(joined), tick, forced)
+        for reader in joined & commanded:
+            record = records[reader]
+            locks |= set(kinds.seek_locks(record, reader, self._stream, segment.number))
+        due = TurnDue(
+            *(members, payloads, frozenset(updated), frozenset(joined), frozenset(commanded)),
+            *(tick, forced),
+        )
         turn = SegmentTurn(self._stream, followed, self._begun, due)
 
         def run(tx: Tx) -> bool:
@@ -178,6 +185,18 @@ class _Segment:
         followed.is_new = followed.is_new and not turn.taken
         turn.tell()
         return moved
+
+    def _told(self, payloads: Payloads) -> tuple[set[str], set[str]]:
+        """The groups that other regions' markers move, and those whose acks they may take back."""
+        assert self._followed is not None
+        lives = self._followed.core.lives
+        moved, commanded = set(), set()
+        for marker in payloads.values():
+            if isinstance(marker, UpdateMarker | Command) and marker.source != self._me.name:
+                moved.add(marker.group)
+                if marker.life > lives.get(marker.group, Life()):
+                    commanded.add(marker.group)
+        return moved, commanded
 
     def _wanted(self, number: int) -> Callable[[Tx], str | None]:
         """The snapshot that an operator wants to be forced."""

@@ -68,6 +68,8 @@ class TurnDue(msgspec.Struct, frozen=True):
     """Readers that updates were written for, or are owed for."""
     locked: frozenset[str]
     """Those of them whose rows of progress may be changed."""
+    commanded: frozenset[str]
+    """Those of which a command of another region may take acks back."""
     tick: frozenset[str] | None = None
     """The regions that can be asked, if the timer is due."""
     forced: str | None = None
@@ -84,6 +86,7 @@ class SegmentTurn:
         self._begun, self._due = begun, due
         self.taken = False
         self._fresh: set[str] = set()
+        self._rewound: set[str] = set()
         self._effects: list[RegionEffect] = []
         self.state: SnapshotState = followed.state
         """What is stored at its end."""
@@ -102,8 +105,12 @@ class SegmentTurn:
         self.taken = True
         records = records_of(tx, self._stream)
         self._renew(records)
+        lives = dict(self._core.lives)
         effects = self._core.members_changed(self._due.members)
         effects += self._followed.follow(tx, segment, self._due.payloads)
+        self._rewound = {
+            name for name in self._due.commanded if self._core.lives.get(name) != lives.get(name)
+        }
         cursors = {
             name: cursor
             for name in records
@@ -146,16 +153,20 @@ class SegmentTurn:
         """What groups acked, and what was trimmed before anybody did, in the order it happened."""
         effects: list[RegionEffect] = []
         trims: dict[int, dict[str, Progress]] = {}
-        for name in records:
+        # What was acked before a command of another region came does not count any more.
+        counts = [name for name in records if name not in self._rewound]
+        for name in counts:
             for trim in replicas.trims(tx, name, segment.id):
                 trims.setdefault(trim.upto, {})[name] = store.decode(trim)
         rows = {}
         for name in records:
-            for row in progress.of_group(tx, name, [segment.id]):
-                rows[name] = row
+            cursor = cursors.get(name)
+            if name in counts or (cursor is not None and cursor.sought):
+                for row in progress.of_group(tx, name, [segment.id]):
+                    rows[name] = row
         for upto in sorted({*trims, segment.tail}):
             then = trims.get(upto, {})
-            for name in records:
+            for name in counts:
                 before = then.get(name) or (store.decode(rows[name]) if name in rows else None)
                 if before is not None and upto > self._core.log.first:
                     effects += self._ack(name, before, upto)
@@ -163,8 +174,11 @@ class SegmentTurn:
                 effects += self._core.trimmed(upto)
         for name, row in rows.items():
             now, cursor = store.decode(row), cursors.get(name)
-            if cursor is not None and cursor.sought:
-                effects += self._core.seek(name, max(now.floor, self._core.log.first) - 1)
+            if cursor is not None and cursor.sought:  # here, and so in every region
+                to = max(now.floor, self._core.log.first) - 1
+                at_end = cursor.sought == replicas.SOUGHT_END
+                effects += self._core.seek_everywhere(name, to, at_end=at_end)
+                self._rewound.discard(name)
             if cursor is None or cursor.local != row.state or name in self._fresh or cursor.sought:
                 effects += self._ack(name, now, segment.head)
         for name in records:
@@ -183,14 +197,21 @@ class SegmentTurn:
         return effects
 
     def _join(self, tx: Tx, segment: Segment, records: Mapping[str, GroupRecord]) -> set[str]:
-        """Join what updates brought to rows of progress; the groups that are not here yet."""
+        """Join what updates brought to rows of progress; the groups that are not here yet.
+
+        A command of another region takes acks back as well: whoever runs here loses the unit.
+        """
         owed = set()
         for name in self._due.updated:
             cursor = self._core.snapshot_groups.get(name)
             if cursor is None:
                 continue
             if name in records and name in self._due.locked:
-                joining.join(tx, name, segment.id, cursor.acked)
+                if name in self._rewound:
+                    place, to = (segment.number, segment.id), Progress.of(cursor.acked, {})
+                    kinds.seek(tx, records[name], name, self._stream, place, to)
+                else:
+                    joining.join(tx, name, segment.id, cursor.acked)
             else:
                 owed.add(name)
         return owed
@@ -207,9 +228,10 @@ class SegmentTurn:
             for row in progress.of_group(tx, name, [segment.id]):
                 cursor = cursors.get(name)
                 if cursor is None:
-                    state = joining.encode_cursor(OriginProgress(name, life_of(record)))
+                    life = Life(Stamp(record.life.counter, record.life.region))
+                    state = joining.encode_cursor(OriginProgress(name, life))
                     cursor = replicas.CursorRow(name, segment.id, 0, False, 0, state, b"")
-                if cursor.local != row.state or cursor.sought:
+                if cursor.local != row.state or cursor.sought or name in self._rewound:
                     replicas.put_cursor(
                         tx, msgspec.structs.replace(cursor, local=row.state, sought=0)
                     )
@@ -338,9 +360,13 @@ def _why(effect: SnapshotAborted | SnapshotSkipped) -> str:
     return f"{effect.reason}: {', '.join(regions)}" if regions else str(effect.reason)
 
 
+SEEKS = 2**20
+"""Every seek begins a new life of a group, so between two lives of its record there is room."""
+
+
 def life_of(record: GroupRecord) -> Life:
     """Since when a group is there, as its cursors have it."""
-    return Life(Stamp(record.life.counter, record.life.region))
+    return Life(Stamp(record.life.counter * SEEKS, record.life.region))
 
 
 def records_of(tx: Tx, stream: str) -> dict[str, GroupRecord]:
