@@ -13,7 +13,7 @@ import msgspec
 
 from headrace.catalog import Tx, batches, entries, progress, replicas, streams
 from headrace.catalog.streams import Segment
-from headrace.errors import RoundOvertakenError, SnapshotRefusedError
+from headrace.errors import RoundOvertakenError
 from headrace.groups.homes import SNAPSHOT, GroupRecord
 from headrace.groups.progress import Progress, store
 from headrace.host.clock import steady_s
@@ -33,11 +33,11 @@ from headrace.regions.core.markers import Marker, RequestMarker, SnapshotMarker,
 from headrace.regions.core.progress import OriginProgress
 from headrace.regions.core.stamps import Life, Stamp
 from headrace.regions.records import groups
-from headrace.regions.runtime import joining
+from headrace.regions.runtime import joining, wishes
 from headrace.regions.runtime.following import FollowedSegment, Payloads
 from headrace.regions.snapshots import (
+    ASKED_BUCKET,
     FORCED_BUCKET,
-    ForcedSnapshot,
     PendingSnapshot,
     SnapshotState,
     get_state,
@@ -74,6 +74,10 @@ class TurnDue(msgspec.Struct, frozen=True):
     """The regions that can be asked, if the timer is due."""
     forced: str | None = None
     """The snapshot that an operator wants to go on without who is silent."""
+    asked: str | None = None
+    """The id of the snapshot that an operator wants now."""
+    reached: frozenset[str] = frozenset()
+    """The regions that could be asked for it."""
 
 
 class SegmentTurn:
@@ -120,7 +124,7 @@ class SegmentTurn:
         if self._due.tick is not None:
             now_ms = int(steady_s() * 1000)
             effects += self._core.tick(uuid.uuid4().hex, now_ms, self._due.tick)
-        effects += self._force(tx, number)
+        effects += self._wishes(tx, number)
         wrote = self._settle(tx, stream.id, segment, effects)
         owed = self._join(tx, segment, records)
         self._note_local(tx, segment, records, cursors)
@@ -236,26 +240,19 @@ class SegmentTurn:
                         tx, msgspec.structs.replace(cursor, local=row.state, sought=0)
                     )
 
-    def _force(self, tx: Tx, number: int) -> list[RegionEffect]:
+    def _wishes(self, tx: Tx, number: int) -> list[RegionEffect]:
         """Do what an operator wants, and leave what came of it."""
-        wanted = self._due.forced
-        if wanted is None:
-            return []
-        missing = self._core.controller.pending().get(wanted, (None, ()))[1]
-        done, effects = ForcedSnapshot(segment=number, snapshot_id=wanted, missing=missing), []
-        try:
-            found = self._core.force(wanted)
-            effects = list(found.effects)
-            told = tuple(
-                f"events of {each.lane} from {each.sequence} on that {each.region} has up to "
-                f"its offset {each.position}"
-                for each in found.at_risk
-            )
-            done = msgspec.structs.replace(done, missing=found.missing, at_risk=told)
-        except SnapshotRefusedError as error:
-            done = msgspec.structs.replace(done, refused=str(error))
-        self.state = msgspec.structs.replace(self.state, forced=done)
-        entries.delete(tx, FORCED_BUCKET, state_key(self._stream, number))
+        effects, key = list[RegionEffect](), state_key(self._stream, number)
+        if self._due.asked is not None:
+            asked, begun = wishes.begin(self._core, number, self._due.asked, self._due.reached)
+            self.state = msgspec.structs.replace(self.state, asked=asked)
+            entries.delete(tx, ASKED_BUCKET, key)
+            effects += begun
+        if self._due.forced is not None:
+            forced, gone_on = wishes.force(self._core, number, self._due.forced)
+            self.state = msgspec.structs.replace(self.state, forced=forced)
+            entries.delete(tx, FORCED_BUCKET, key)
+            effects += gone_on
         return effects
 
     # -- markers ------------------------------------------------------------------------
@@ -305,13 +302,28 @@ class SegmentTurn:
                     completed=self.state.completed + 1,
                     completed_us=now,
                 )
+                self._answer_asked(name, "complete")
             case _:
                 pass
+
+    def _answer_asked(self, snapshot_id: str, outcome: str) -> None:
+        """Tell whoever asked for a snapshot what came of it."""
+        asked = self.state.asked
+        if asked is not None and asked.snapshot_id == snapshot_id and not asked.outcome:
+            asked = msgspec.structs.replace(asked, outcome=outcome)
+            self.state = msgspec.structs.replace(self.state, asked=asked)
 
     # -- keeping ------------------------------------------------------------------------
 
     def _save(self, tx: Tx, segment: Segment, owed: set[str]) -> bool:
-        core, new = self._core, self.state
+        core = self._core
+        for effect in self._effects:
+            if isinstance(effect, SnapshotAborted):
+                self._answer_asked(effect.snapshot_id, _why(effect))
+        asked = self.state.asked
+        if asked is not None and asked.snapshot_id not in core.controller.pending():
+            self._answer_asked(asked.snapshot_id, "the agent was started anew meanwhile")
+        new = self.state
         skipped, last_skip = dict(new.skipped), ""
         for effect in self._effects:
             match effect:
