@@ -18,6 +18,7 @@ from headrace.groups.progress import Progress, store
 from headrace.log.compact_policy import CompactionPolicy
 from headrace.regions import kinds, moving
 from headrace.regions.core.effects import SnapshotSettings
+from headrace.regions.leaving import remove
 from headrace.regions.records import AGENT_LEASE, get_group
 from headrace.regions.runtime import following, turns
 from headrace.regions.runtime.runner import RegionRunner
@@ -237,3 +238,21 @@ def test_a_transaction_that_fails_leaves_nothing_behind(
         exchange(eu, us)
         assert us.unacked() == []
         assert eu.state().completed == 1
+
+
+def test_a_region_that_leaves_in_the_middle_ends_a_snapshot(tmp_path: Path) -> None:
+    with regions(tmp_path, "eu", "us", "ap") as (eu, us, ap):
+        enable(eu)
+        exchange(eu, us, ap)
+        eu.publish(3)
+        eu.agent.step()
+        us.pull("eu")
+        us.agent.step()
+        eu.pull("us")  # ap has not answered, and never will
+        assert [each.waiting_for for each in eu.state().pending] == [("ap", "us")]
+        remove(eu.log, "ap", eu.neighbours, force=True)
+        eu.ack(floor=head_of(eu))
+        exchange(eu, us)
+        assert eu.state().last_abort.startswith("the members changed")
+        assert eu.state().completed == 1
+        assert us.unacked() == []
