@@ -24,6 +24,8 @@ class BlockingRegions(Blocking[Regions]):
     fail_over = mirror(Regions.fail_over)
     promote = mirror(Regions.promote)
     remove = mirror(Regions.remove)
+    snapshot_now = mirror(Regions.snapshot_now)
+    snapshots = mirror(Regions.snapshots)
     force_snapshots = mirror(Regions.force_snapshots)
     status = mirror(Regions.status)
     check = mirror(Regions.check)

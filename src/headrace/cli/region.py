@@ -11,7 +11,7 @@ from typing import Annotated
 from cyclopts import App, Parameter
 from rich.markup import escape
 
-from headrace.cli import region_leaving, region_looks
+from headrace.cli import region_leaving, region_looks, region_snapshots
 from headrace.cli import region_shapes as shapes
 from headrace.cli.failures import EXIT_FAILED, UsageError
 from headrace.cli.options import NONE, Options
@@ -29,9 +29,10 @@ from headrace.cli.values import duration_s, pair
 app = App(name="region", help_epilogue="")
 group = App(name="group", help="Let groups follow their consumers to other regions.")
 app.command(group)
+app.command(region_snapshots.app)
 for _command in (
     *(region_looks.status, region_looks.check, region_looks.explain),
-    *(region_leaving.promote, region_leaving.remove, region_leaving.force_snapshot),
+    *(region_leaving.promote, region_leaving.remove),
 ):
     app.command(_command)
 

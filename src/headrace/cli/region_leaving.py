@@ -1,7 +1,4 @@
-"""``headrace region promote``, ``remove`` and ``force-snapshot``: decisions of a person.
-
-Who writes a stream, who is in it no longer, and who is not waited for.
-"""
+"""``headrace region promote`` and ``remove``: who writes a stream, and who is in it no longer."""
 
 from __future__ import annotations
 
@@ -13,7 +10,6 @@ from rich.markup import escape
 from headrace.cli import region_shapes as shapes
 from headrace.cli.options import NONE, Options
 from headrace.cli.region_looks import StreamName, near
-from headrace.cli.region_snapshot_shapes import forced_shape
 from headrace.cli.values import duration_s
 
 DryRun = Annotated[bool, Parameter(negative="", help="Only tell what would happen.")]
@@ -96,24 +92,3 @@ def remove(
     options.show(
         shape, f"{escape(region)} {verb} out of {escape(', '.join(done.streams))}{escape(rest)}"
     )
-
-
-def force_snapshot(
-    stream: StreamName, /, *, dry_run: DryRun = False, options: Options = NONE
-) -> None:
-    """Go on with a snapshot without the regions that have not answered, and tell what is at risk.
-
-    * `headrace region force-snapshot orders --dry-run`
-    * `headrace region force-snapshot orders`
-    """
-    from headrace.regions.forcing import force_snapshots
-
-    with options.open() as log:
-        done = force_snapshots(log, stream, dry_run=dry_run)
-    lines = []
-    for each in done.snapshots:
-        said = f"waits for {', '.join(each.missing)}" if dry_run else "is complete without "
-        said += "" if dry_run else ", ".join(each.missing)
-        lines.append(f"segment {each.segment}: the snapshot {each.refused or said}")
-        lines += [f"they come again, nobody can say they were met: {risk}" for risk in each.at_risk]
-    options.show(forced_shape(done), *map(escape, lines or ["no snapshot is under way"]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -9,6 +10,7 @@ import msgspec
 if TYPE_CHECKING:
     from headrace.regions.forcing import ForceReport
     from headrace.regions.status import SnapshotStatus
+    from headrace.regions.taking import ListedSnapshot, TakeReport
 
 
 class SnapshotShape(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,6 +55,72 @@ class ForcedSnapshots(msgspec.Struct, frozen=True, kw_only=True):
     stream: str
     dry_run: bool
     snapshots: tuple[ForcedShape, ...]
+
+
+class TakenShape(msgspec.Struct, frozen=True, kw_only=True):
+    """A snapshot of a segment that was asked for."""
+
+    segment: int
+    snapshot_id: str
+    complete: bool
+    outcome: str
+    """Why there is none; empty while it is under way."""
+
+
+class TakenSnapshots(msgspec.Struct, frozen=True, kw_only=True):
+    """Snapshots of a stream that were asked for."""
+
+    stream: str
+    complete: bool
+    took_ms: int
+    snapshots: tuple[TakenShape, ...]
+
+
+class ListedShape(msgspec.Struct, frozen=True, kw_only=True):
+    """A snapshot that stands in this region's log."""
+
+    segment: int
+    snapshot_id: str
+    taken_at: datetime
+    here_offset: int
+    """Who has acked everything up to this offset here has met what lies up to the others."""
+    there_offsets: dict[str, int]
+    """Offsets by region."""
+    missing: tuple[str, ...]
+    """Regions that an operator did not wait for."""
+    passed_by: tuple[str, ...]
+    """Groups that have passed it, or their members' shares."""
+
+
+def taken_shape(done: TakeReport) -> TakenSnapshots:
+    """Snapshots that were asked for, for programs."""
+    return TakenSnapshots(
+        stream=done.stream,
+        complete=done.complete,
+        took_ms=round(done.took_s * 1000),
+        snapshots=tuple(
+            TakenShape(
+                segment=each.segment,
+                snapshot_id=each.snapshot_id,
+                complete=each.outcome == "complete",
+                outcome=each.outcome,
+            )
+            for each in done.snapshots
+        ),
+    )
+
+
+def listed_shape(found: ListedSnapshot, passed_by: tuple[str, ...]) -> ListedShape:
+    """A snapshot of the log for programs."""
+    return ListedShape(
+        segment=found.segment,
+        snapshot_id=found.snapshot_id,
+        taken_at=datetime.fromtimestamp(found.taken_us / 1e6, UTC),
+        here_offset=found.local,
+        there_offsets=found.positions,
+        missing=found.missing,
+        passed_by=passed_by,
+    )
 
 
 def snapshot_shape(found: SnapshotStatus) -> SnapshotShape:

@@ -18,7 +18,7 @@ from typing import TypeVar
 from headrace.groups.homes import ORIGIN, GroupRecord
 from headrace.host import Host
 from headrace.log.log import Log
-from headrace.regions import forcing, leaving, linking, losing, moving, promoting, renewing
+from headrace.regions import forcing, leaving, linking, losing, moving, promoting, renewing, taking
 from headrace.regions import status as looking
 from headrace.regions.forcing import ForceReport
 from headrace.regions.leaving import Removed, Unlinked
@@ -29,6 +29,7 @@ from headrace.regions.promoting import PromoteReport
 from headrace.regions.records import LinkRecord, Region, group_key, links
 from headrace.regions.runtime.neighbours import Neighbours
 from headrace.regions.status import CheckReport, RegionsStatus
+from headrace.regions.taking import ListedSnapshot, TakeReport
 from headrace.subjects.arguments import checked_calls
 
 T = TypeVar("T")
@@ -200,6 +201,17 @@ class Regions:
     async def status(self) -> RegionsStatus:
         """How links and groups are doing."""
         return await self._near(looking.status)
+
+    async def snapshot_now(self, stream: str, *, timeout_s: float = 30.0) -> TakeReport:
+        """Take a snapshot of each segment of a stream now, and wait until they are complete.
+
+        For groups in the mode of snapshots: before a planned move, say.
+        """
+        return await self._do(taking.take_snapshots, stream, timeout_s=timeout_s)
+
+    async def snapshots(self, stream: str, *, limit: int = 10) -> tuple[ListedSnapshot, ...]:
+        """The newest snapshots that this region's log holds, ``limit`` of each segment at most."""
+        return await self._do(taking.list_snapshots, stream, limit)
 
     async def force_snapshots(self, stream: str, *, dry_run: bool = False) -> ForceReport:
         """Complete a stream's snapshots under way without the regions that have not answered.

@@ -25,6 +25,10 @@ FORCED_BUCKET = "region-forced"
 """Snapshots that an operator wants to go on without who is silent, by segment."""
 
 
+ASKED_BUCKET = "region-asked"
+"""Snapshots that an operator wants now, by segment."""
+
+
 class SavedGroup(msgspec.Struct, frozen=True):
     """What a cursor under snapshots knows beyond its row of progress."""
 
@@ -59,6 +63,15 @@ class ForcedSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """Why it was not forced."""
 
 
+class AskedSnapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """A snapshot that an operator wanted, and what came of it."""
+
+    segment: int
+    snapshot_id: str
+    outcome: str = ""
+    """``complete``, or why there is none; empty while it is under way."""
+
+
 class SnapshotState(msgspec.Struct, frozen=True, kw_only=True):
     """One segment, as the agent of this region has followed it."""
 
@@ -79,6 +92,7 @@ class SnapshotState(msgspec.Struct, frozen=True, kw_only=True):
     skipped: dict[str, int] = {}
     last_skip: str = ""
     forced: ForcedSnapshot | None = None
+    asked: AskedSnapshot | None = None
 
 
 # Made here, since the first use of a type by msgspec is not safe in several threads at once.

@@ -456,21 +456,6 @@ def test_the_status_tells_of_snapshots(tmp_path: Path, capsys: pytest.CaptureFix
         assert "as of a snapshot" in capsys.readouterr().out
 
 
-def test_a_seek_is_of_its_own_region_and_forward_it_is_passed_on(tmp_path: Path) -> None:
-    with regions(tmp_path, "eu", "us") as (eu, us):
-        enable(eu)
-        eu.publish(3)
-        exchange(eu, us)
-        seek(eu.log, "orders/billing", "latest")
-        exchange(eu, us)
-        assert us.unacked() == []
-        seek(eu.log, "orders/billing", "earliest")
-        exchange(eu, us)
-        assert us.unacked() == []
-        assert len(eu.unacked()) == 3
-        assert Progress.decode(eu.state().groups[GROUP].acked).floor == 0
-
-
 def test_an_operator_goes_on_without_a_silent_region_and_is_told_the_risk(tmp_path: Path) -> None:
     with regions(tmp_path, "eu", "us", "ap") as (eu, us, ap):
         enable(eu)

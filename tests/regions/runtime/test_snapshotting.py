@@ -18,6 +18,7 @@ from headrace.groups.progress import Progress, store
 from headrace.log.compact_policy import CompactionPolicy
 from headrace.regions import kinds, moving
 from headrace.regions.core.effects import SnapshotSettings
+from headrace.regions.leaving import remove
 from headrace.regions.records import AGENT_LEASE, get_group
 from headrace.regions.runtime import following, turns
 from headrace.regions.runtime.runner import RegionRunner
@@ -29,6 +30,7 @@ from tests.regions.runtime.test_groups import (
     running,
     two_regions,
 )
+from tests.regions.runtime.test_moving import take
 from tests.regions.runtime.test_snapshots import (
     GROUP,
     ONE,
@@ -85,11 +87,43 @@ async def test_members_of_another_region_go_on_behind_the_last_snapshot(
     assert sorted(rest) == sorted(b"late-%d" % at for at in range(10))
 
 
-def _unacked(client: headrace.Headrace) -> bool:
+@in_loop
+async def test_sessions_of_another_region_go_on_behind_the_last_snapshot(tmp_path: Path) -> None:
+    """A shared group, with a lagging session in each region and one that is new."""
+    name, key = "$share/audit/orders.>", "audit:orders.>"
+    async with two_regions(tmp_path, TWO) as (eu, us):
+        await eu.shared_groups.declare("audit", "orders.>", start="earliest")
+        await eu.regions.enable(name, home="eu", mode="snapshot")
+        with quickly(eu, us):
+            await publish(eu, "eu", 20)
+            await publish(us, "us", 20)
+            first = await take(eu, 25)
+            await until(lambda: not _unread(eu, us), "both to hold all")
+            second = await take(eu, 15)
+            assert len({*first, *second}) == 40
+
+            def is_known() -> bool:
+                found = us.log.catalog.read(lambda tx: get_group(tx, key))
+                return found is not None and found.ready and not _unacked(us, key)
+
+            await until(is_known, "the update")
+            await publish(eu, "late", 10)
+            await eu.regions.switch(name, to="us", timeout_s=20)
+            rest = await take(us, 10)
+    assert sorted(rest) == sorted(b"late-%d" % at for at in range(10))
+
+
+def _unread(*clients: headrace.Headrace) -> bool:
+    """Whether some events have not reached some region."""
+    counts = [sum(batch.num_rows for batch in each.log.read("orders")) for each in clients]
+    return counts != [40] * len(clients)
+
+
+def _unacked(client: headrace.Headrace, key: str = GROUP) -> bool:
     """Whether some row of progress does not hold every event."""
 
     def look(tx: Tx) -> list[dict[int, Progress]]:
-        record = get_group(tx, GROUP)
+        record = get_group(tx, key)
         assert record is not None
         return [store.load_all(tx, reader) for reader in kinds.readers(tx, record)]
 
@@ -204,3 +238,21 @@ def test_a_transaction_that_fails_leaves_nothing_behind(
         exchange(eu, us)
         assert us.unacked() == []
         assert eu.state().completed == 1
+
+
+def test_a_region_that_leaves_in_the_middle_ends_a_snapshot(tmp_path: Path) -> None:
+    with regions(tmp_path, "eu", "us", "ap") as (eu, us, ap):
+        enable(eu)
+        exchange(eu, us, ap)
+        eu.publish(3)
+        eu.agent.step()
+        us.pull("eu")
+        us.agent.step()
+        eu.pull("us")  # ap has not answered, and never will
+        assert [each.waiting_for for each in eu.state().pending] == [("ap", "us")]
+        remove(eu.log, "ap", eu.neighbours, force=True)
+        eu.ack(floor=head_of(eu))
+        exchange(eu, us)
+        assert eu.state().last_abort.startswith("the members changed")
+        assert eu.state().completed == 1
+        assert us.unacked() == []

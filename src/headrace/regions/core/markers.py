@@ -103,7 +103,8 @@ class Command(msgspec.Struct, frozen=True, tag="command"):
     """A user has deleted the group in ``source``, or set it anew: below ``floors`` all is acked.
 
     It counts in every region, unless a command with a higher stamp is known there.  ``holes`` never
-    were in ``source``: they stay as they are.
+    were in ``source``: they stay as they are.  ``at_end``: it is to the end of what ``source`` had,
+    and what is acked beyond that stays acked.
     """
 
     group: Name
@@ -111,6 +112,7 @@ class Command(msgspec.Struct, frozen=True, tag="command"):
     life: Life
     floors: tuple[LaneEnd, ...] = ()
     holes: tuple[LaneHole, ...] = ()
+    at_end: bool = False
 
 
 Marker = RequestMarker | ResponseMarker | SnapshotMarker | UpdateMarker | Command

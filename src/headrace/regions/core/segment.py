@@ -221,10 +221,12 @@ class LinkedSegment:
         command = Command(name, self.region, Life(self._next_stamp(name), deleted=True))
         return [Append(command), *self._obey(command)]
 
-    def seek_everywhere(self, name: str, mark_delete: int) -> list[RegionEffect]:
+    def seek_everywhere(
+        self, name: str, mark_delete: int, *, at_end: bool = False
+    ) -> list[RegionEffect]:
         """Set the cursor here and, by origin, to the same place in every region."""
         life = Life(self._next_stamp(name))
-        command = self.snapshot_groups[name].command_to(mark_delete, life)
+        command = self.snapshot_groups[name].command_to(mark_delete, life, at_end=at_end)
         return [Append(command), *self._obey(command)]
 
     def create(self, name: str) -> SnapshotCursor:
@@ -251,7 +253,7 @@ class LinkedSegment:
             return []
         group = group or SnapshotCursor(self.region, name, self.log)
         if group.life != life:
-            group = group.renewed(life, command.holes)
+            group = group.renewed(life, [*command.holes, *group.beyond(command)])
         group.obey(command)
         self.snapshot_groups[name] = group
         return self._updates(group)

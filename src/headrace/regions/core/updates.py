@@ -140,13 +140,23 @@ class SnapshotCursor:
                 f"seek to {mark_delete}", str(self), f"the log is 0 to {self._log.end - 1}"
             )
 
-    def command_to(self, mark_delete: int, life: Life) -> Command:
+    def command_to(self, mark_delete: int, life: Life, *, at_end: bool = False) -> Command:
         """The command that seeks here and, by origin, to the same place in every region."""
         self._check_seek(mark_delete)
         # From the beginning of what is retained, other regions begin where they can.
-        cut = self._log.cut(mark_delete + 1) if mark_delete >= self._log.first else {}
+        cut = self._log.cut(mark_delete + 1) if mark_delete >= self._log.first or at_end else {}
         floors = tuple(LaneEnd(lane, cut[lane]) for lane in sorted(cut))
-        return Command(self.group, self.region, life, floors, _told(self._log.absent))
+        return Command(self.group, self.region, life, floors, _told(self._log.absent), at_end)
+
+    def beyond(self, command: Command) -> list[LaneHole]:
+        """What stays as it is here, since a command to the end did not have it yet."""
+        floors = {floor.lane: floor.sequence for floor in command.floors}
+        ends = {lane: self._log.next_sequence(lane) for lane in self._log.lanes()}
+        return [
+            LaneHole(lane, floors.get(lane, 0), end)
+            for lane, end in ends.items()
+            if command.at_end and floors.get(lane, 0) < end
+        ]
 
     def renewed(self, life: Life, kept: Iterable[LaneHole] = ()) -> SnapshotCursor:
         """The cursor of a new life: nothing is acked but what the command's region never sees.

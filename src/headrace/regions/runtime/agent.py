@@ -41,7 +41,7 @@ from headrace.regions.runtime.applying import Theirs
 from headrace.regions.runtime.behind import is_behind
 from headrace.regions.runtime.neighbours import Neighbours
 from headrace.regions.runtime.snapshotting import Snapshotting
-from headrace.regions.snapshots import FORCED_BUCKET
+from headrace.regions.snapshots import ASKED_BUCKET, FORCED_BUCKET
 
 LEASE_TTL_MS = 5_000
 TICK_S = 0.5
@@ -315,7 +315,7 @@ class RegionAgent:
     def _listen(self, bell: threading.Event, subscribed: dict[object, object]) -> None:
         """Hear of progress, groups and links here, and of cursors there."""
         own = self._log.catalog
-        buckets = (GROUPS_BUCKET, LINKS_BUCKET, homes.PROOF_BUCKET, FORCED_BUCKET)
+        buckets = (GROUPS_BUCKET, LINKS_BUCKET, homes.PROOF_BUCKET, FORCED_BUCKET, ASKED_BUCKET)
         wanted = {replicas.CHANNEL, *map(entries.channel, buckets)}
 
         def look(tx: Tx) -> None:

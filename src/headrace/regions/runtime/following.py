@@ -44,7 +44,9 @@ def read_markers(log: Log, stream: str, segment: Segment, lo: int, hi: int) -> P
             rows = zip(
                 batch.column("offset").to_pylist(), batch.column("marker").to_pylist(), strict=True
             )
-            found.update({offset: _decoded(data) for offset, data in rows if data is not None})
+            found.update(
+                {offset: decoded_marker(data) for offset, data in rows if data is not None}
+            )
     return found
 
 
@@ -59,7 +61,8 @@ def _joined(spans: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
         yield at
 
 
-def _decoded(data: bytes) -> Marker | None:
+def decoded_marker(data: bytes) -> Marker | None:
+    """A marker of this protocol; None if it is of another one."""
     try:
         return decode_marker(data)
     except InvalidMarkerError:

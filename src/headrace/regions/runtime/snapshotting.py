@@ -30,14 +30,17 @@ from headrace.errors import (
 from headrace.groups.homes import GroupRecord
 from headrace.host.clock import steady_s
 from headrace.log.log import Log
+from headrace.regions import kinds
 from headrace.regions.core.effects import SnapshotSettings
-from headrace.regions.core.markers import UpdateMarker
+from headrace.regions.core.markers import Command, UpdateMarker
+from headrace.regions.core.stamps import Life
 from headrace.regions.records import AGENT_LEASE, LinkRecord, Region, get_link
 from headrace.regions.runtime import joining
-from headrace.regions.runtime.following import FollowedSegment
+from headrace.regions.runtime.following import FollowedSegment, Payloads
 from headrace.regions.runtime.neighbours import Neighbours
 from headrace.regions.runtime.turns import SegmentTurn, SnapshotBegin, TurnDue, life_of, records_of
 from headrace.regions.snapshots import (
+    ASKED_BUCKET,
     FORCED_BUCKET,
     SNAPSHOTS_BUCKET,
     get_state,
@@ -45,7 +48,7 @@ from headrace.regions.snapshots import (
     streams_under_snapshots,
 )
 
-BUCKETS = (SNAPSHOTS_BUCKET, FORCED_BUCKET)
+BUCKETS = (SNAPSHOTS_BUCKET, FORCED_BUCKET, ASKED_BUCKET)
 ACKS_S = 0.1
 """How often it is looked at what groups acked, at most: a snapshot is taken every second."""
 
@@ -152,19 +155,27 @@ class _Segment:
         followed = self._followed
         records = self._log.catalog.read(lambda tx: records_of(tx, self._stream))
         tick = self._is_tick(link, segment)
-        forced = self._log.catalog.read(self._wanted(segment.number))
-        if not (tick is not None or forced or self._is_due(segment, records, members)):
+        forced = self._log.catalog.read(self._wanted(FORCED_BUCKET, segment.number))
+        asked = self._log.catalog.read(self._wanted(ASKED_BUCKET, segment.number))
+        wanted = tick is not None or forced or asked or self._unanswered()
+        if not (wanted or self._is_due(segment, records, members)):
             return False
         payloads = followed.unread(segment.head)
         updated = {name for name, group in followed.state.groups.items() if group.owed}
-        for marker in payloads.values():
-            if isinstance(marker, UpdateMarker) and marker.source != self._me.name:
-                updated.add(marker.group)
+        told, commanded = self._told(payloads)
+        updated |= told
         joined = updated & records.keys()
         locks = {streams.lock(self._stream_id), replicas.LOCK, *map(entries.lock, BUCKETS)}
         for reader in joined:
             locks |= joining.locks(reader, self._stream, segment.number)
-        due = TurnDue(members, payloads, frozenset(updated), frozenset(joined), tick, forced)
+        for reader in joined & commanded:
+            record = records[reader]
+            locks |= set(kinds.seek_locks(record, reader, self._stream, segment.number))
+        due = TurnDue(
+            *(members, payloads, frozenset(updated), frozenset(joined), frozenset(commanded)),
+            *(tick, forced, asked),
+            reached=self._reached(link, segment) if asked else frozenset(),
+        )
         turn = SegmentTurn(self._stream, followed, self._begun, due)
 
         def run(tx: Tx) -> bool:
@@ -179,11 +190,29 @@ class _Segment:
         turn.tell()
         return moved
 
-    def _wanted(self, number: int) -> Callable[[Tx], str | None]:
-        """The snapshot that an operator wants to be forced."""
+    def _told(self, payloads: Payloads) -> tuple[set[str], set[str]]:
+        """The groups that other regions' markers move, and those whose acks they may take back."""
+        assert self._followed is not None
+        lives = self._followed.core.lives
+        moved, commanded = set(), set()
+        for marker in payloads.values():
+            if isinstance(marker, UpdateMarker | Command) and marker.source != self._me.name:
+                moved.add(marker.group)
+                if marker.life > lives.get(marker.group, Life()):
+                    commanded.add(marker.group)
+        return moved, commanded
+
+    def _unanswered(self) -> bool:
+        """Whether somebody waits for a snapshot that an agent before this one began."""
+        assert self._followed is not None
+        asked, pending = self._followed.state.asked, self._followed.core.controller.pending()
+        return asked is not None and not asked.outcome and asked.snapshot_id not in pending
+
+    def _wanted(self, bucket: str, number: int) -> Callable[[Tx], str | None]:
+        """The snapshot that an operator wants now, or to be forced."""
 
         def look(tx: Tx) -> str | None:
-            entry = entries.get(tx, FORCED_BUCKET, state_key(self._stream, number))
+            entry = entries.get(tx, bucket, state_key(self._stream, number))
             return None if entry is None or entry.value is None else entry.value.decode()
 
         return look
@@ -225,4 +254,7 @@ class _Segment:
         if controller.is_idle and self._followed.core.log.end == segment.head:
             return None
         self._ticked_s = now_s
+        return self._reached(link, segment)
+
+    def _reached(self, link: LinkRecord, segment: Segment) -> frozenset[str]:
         return frozenset(self._all.connected(self._me, link, segment.number))

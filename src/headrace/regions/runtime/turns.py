@@ -13,7 +13,7 @@ import msgspec
 
 from headrace.catalog import Tx, batches, entries, progress, replicas, streams
 from headrace.catalog.streams import Segment
-from headrace.errors import RoundOvertakenError, SnapshotRefusedError
+from headrace.errors import RoundOvertakenError
 from headrace.groups.homes import SNAPSHOT, GroupRecord
 from headrace.groups.progress import Progress, store
 from headrace.host.clock import steady_s
@@ -33,11 +33,11 @@ from headrace.regions.core.markers import Marker, RequestMarker, SnapshotMarker,
 from headrace.regions.core.progress import OriginProgress
 from headrace.regions.core.stamps import Life, Stamp
 from headrace.regions.records import groups
-from headrace.regions.runtime import joining
+from headrace.regions.runtime import joining, wishes
 from headrace.regions.runtime.following import FollowedSegment, Payloads
 from headrace.regions.snapshots import (
+    ASKED_BUCKET,
     FORCED_BUCKET,
-    ForcedSnapshot,
     PendingSnapshot,
     SnapshotState,
     get_state,
@@ -68,10 +68,16 @@ class TurnDue(msgspec.Struct, frozen=True):
     """Readers that updates were written for, or are owed for."""
     locked: frozenset[str]
     """Those of them whose rows of progress may be changed."""
+    commanded: frozenset[str]
+    """Those of which a command of another region may take acks back."""
     tick: frozenset[str] | None = None
     """The regions that can be asked, if the timer is due."""
     forced: str | None = None
     """The snapshot that an operator wants to go on without who is silent."""
+    asked: str | None = None
+    """The id of the snapshot that an operator wants now."""
+    reached: frozenset[str] = frozenset()
+    """The regions that could be asked for it."""
 
 
 class SegmentTurn:
@@ -84,6 +90,7 @@ class SegmentTurn:
         self._begun, self._due = begun, due
         self.taken = False
         self._fresh: set[str] = set()
+        self._rewound: set[str] = set()
         self._effects: list[RegionEffect] = []
         self.state: SnapshotState = followed.state
         """What is stored at its end."""
@@ -102,8 +109,12 @@ class SegmentTurn:
         self.taken = True
         records = records_of(tx, self._stream)
         self._renew(records)
+        lives = dict(self._core.lives)
         effects = self._core.members_changed(self._due.members)
         effects += self._followed.follow(tx, segment, self._due.payloads)
+        self._rewound = {
+            name for name in self._due.commanded if self._core.lives.get(name) != lives.get(name)
+        }
         cursors = {
             name: cursor
             for name in records
@@ -113,7 +124,7 @@ class SegmentTurn:
         if self._due.tick is not None:
             now_ms = int(steady_s() * 1000)
             effects += self._core.tick(uuid.uuid4().hex, now_ms, self._due.tick)
-        effects += self._force(tx, number)
+        effects += self._wishes(tx, number)
         wrote = self._settle(tx, stream.id, segment, effects)
         owed = self._join(tx, segment, records)
         self._note_local(tx, segment, records, cursors)
@@ -146,16 +157,20 @@ class SegmentTurn:
         """What groups acked, and what was trimmed before anybody did, in the order it happened."""
         effects: list[RegionEffect] = []
         trims: dict[int, dict[str, Progress]] = {}
-        for name in records:
+        # What was acked before a command of another region came does not count any more.
+        counts = [name for name in records if name not in self._rewound]
+        for name in counts:
             for trim in replicas.trims(tx, name, segment.id):
                 trims.setdefault(trim.upto, {})[name] = store.decode(trim)
         rows = {}
         for name in records:
-            for row in progress.of_group(tx, name, [segment.id]):
-                rows[name] = row
+            cursor = cursors.get(name)
+            if name in counts or (cursor is not None and cursor.sought):
+                for row in progress.of_group(tx, name, [segment.id]):
+                    rows[name] = row
         for upto in sorted({*trims, segment.tail}):
             then = trims.get(upto, {})
-            for name in records:
+            for name in counts:
                 before = then.get(name) or (store.decode(rows[name]) if name in rows else None)
                 if before is not None and upto > self._core.log.first:
                     effects += self._ack(name, before, upto)
@@ -163,8 +178,11 @@ class SegmentTurn:
                 effects += self._core.trimmed(upto)
         for name, row in rows.items():
             now, cursor = store.decode(row), cursors.get(name)
-            if cursor is not None and cursor.sought:
-                effects += self._core.seek(name, max(now.floor, self._core.log.first) - 1)
+            if cursor is not None and cursor.sought:  # here, and so in every region
+                to = max(now.floor, self._core.log.first) - 1
+                at_end = cursor.sought == replicas.SOUGHT_END
+                effects += self._core.seek_everywhere(name, to, at_end=at_end)
+                self._rewound.discard(name)
             if cursor is None or cursor.local != row.state or name in self._fresh or cursor.sought:
                 effects += self._ack(name, now, segment.head)
         for name in records:
@@ -183,14 +201,21 @@ class SegmentTurn:
         return effects
 
     def _join(self, tx: Tx, segment: Segment, records: Mapping[str, GroupRecord]) -> set[str]:
-        """Join what updates brought to rows of progress; the groups that are not here yet."""
+        """Join what updates brought to rows of progress; the groups that are not here yet.
+
+        A command of another region takes acks back as well: whoever runs here loses the unit.
+        """
         owed = set()
         for name in self._due.updated:
             cursor = self._core.snapshot_groups.get(name)
             if cursor is None:
                 continue
             if name in records and name in self._due.locked:
-                joining.join(tx, name, segment.id, cursor.acked)
+                if name in self._rewound:
+                    place, to = (segment.number, segment.id), Progress.of(cursor.acked, {})
+                    kinds.seek(tx, records[name], name, self._stream, place, to)
+                else:
+                    joining.join(tx, name, segment.id, cursor.acked)
             else:
                 owed.add(name)
         return owed
@@ -207,33 +232,27 @@ class SegmentTurn:
             for row in progress.of_group(tx, name, [segment.id]):
                 cursor = cursors.get(name)
                 if cursor is None:
-                    state = joining.encode_cursor(OriginProgress(name, life_of(record)))
+                    life = Life(Stamp(record.life.counter, record.life.region))
+                    state = joining.encode_cursor(OriginProgress(name, life))
                     cursor = replicas.CursorRow(name, segment.id, 0, False, 0, state, b"")
-                if cursor.local != row.state or cursor.sought:
+                if cursor.local != row.state or cursor.sought or name in self._rewound:
                     replicas.put_cursor(
                         tx, msgspec.structs.replace(cursor, local=row.state, sought=0)
                     )
 
-    def _force(self, tx: Tx, number: int) -> list[RegionEffect]:
+    def _wishes(self, tx: Tx, number: int) -> list[RegionEffect]:
         """Do what an operator wants, and leave what came of it."""
-        wanted = self._due.forced
-        if wanted is None:
-            return []
-        missing = self._core.controller.pending().get(wanted, (None, ()))[1]
-        done, effects = ForcedSnapshot(segment=number, snapshot_id=wanted, missing=missing), []
-        try:
-            found = self._core.force(wanted)
-            effects = list(found.effects)
-            told = tuple(
-                f"events of {each.lane} from {each.sequence} on that {each.region} has up to "
-                f"its offset {each.position}"
-                for each in found.at_risk
-            )
-            done = msgspec.structs.replace(done, missing=found.missing, at_risk=told)
-        except SnapshotRefusedError as error:
-            done = msgspec.structs.replace(done, refused=str(error))
-        self.state = msgspec.structs.replace(self.state, forced=done)
-        entries.delete(tx, FORCED_BUCKET, state_key(self._stream, number))
+        effects, key = list[RegionEffect](), state_key(self._stream, number)
+        if self._due.asked is not None:
+            asked, begun = wishes.begin(self._core, number, self._due.asked, self._due.reached)
+            self.state = msgspec.structs.replace(self.state, asked=asked)
+            entries.delete(tx, ASKED_BUCKET, key)
+            effects += begun
+        if self._due.forced is not None:
+            forced, gone_on = wishes.force(self._core, number, self._due.forced)
+            self.state = msgspec.structs.replace(self.state, forced=forced)
+            entries.delete(tx, FORCED_BUCKET, key)
+            effects += gone_on
         return effects
 
     # -- markers ------------------------------------------------------------------------
@@ -283,13 +302,28 @@ class SegmentTurn:
                     completed=self.state.completed + 1,
                     completed_us=now,
                 )
+                self._answer_asked(name, "complete")
             case _:
                 pass
+
+    def _answer_asked(self, snapshot_id: str, outcome: str) -> None:
+        """Tell whoever asked for a snapshot what came of it."""
+        asked = self.state.asked
+        if asked is not None and asked.snapshot_id == snapshot_id and not asked.outcome:
+            asked = msgspec.structs.replace(asked, outcome=outcome)
+            self.state = msgspec.structs.replace(self.state, asked=asked)
 
     # -- keeping ------------------------------------------------------------------------
 
     def _save(self, tx: Tx, segment: Segment, owed: set[str]) -> bool:
-        core, new = self._core, self.state
+        core = self._core
+        for effect in self._effects:
+            if isinstance(effect, SnapshotAborted):
+                self._answer_asked(effect.snapshot_id, _why(effect))
+        asked = self.state.asked
+        if asked is not None and asked.snapshot_id not in core.controller.pending():
+            self._answer_asked(asked.snapshot_id, "the agent was started anew meanwhile")
+        new = self.state
         skipped, last_skip = dict(new.skipped), ""
         for effect in self._effects:
             match effect:
@@ -338,9 +372,13 @@ def _why(effect: SnapshotAborted | SnapshotSkipped) -> str:
     return f"{effect.reason}: {', '.join(regions)}" if regions else str(effect.reason)
 
 
+SEEKS = 2**20
+"""Every seek begins a new life of a group, so between two lives of its record there is room."""
+
+
 def life_of(record: GroupRecord) -> Life:
     """Since when a group is there, as its cursors have it."""
-    return Life(Stamp(record.life.counter, record.life.region))
+    return Life(Stamp(record.life.counter * SEEKS, record.life.region))
 
 
 def records_of(tx: Tx, stream: str) -> dict[str, GroupRecord]:
