@@ -7,15 +7,19 @@ from collections.abc import Iterator
 
 from headrace.catalog import Catalog
 from headrace.cli.checks import Check
+from headrace.groups.shared import properties
 from headrace.groups.shared.runtime import directory
+from headrace.groups.shared.view import unreached
 
 LEFT_MIN = 10
 FAR_MS = 50.0
 DIAL_S = 2.0
+REACH = "give it an address that others reach: --listen, --advertise"
 
 
 def check_server(catalog: Catalog) -> Iterator[Check]:
     """The database server of a shared catalog, and the programs that others have to dial."""
+    yield from check_members(catalog)
     if not catalog.shared:
         return
     from headrace.catalog.postgres import PostgresCatalog
@@ -60,6 +64,13 @@ def check_server(catalog: Catalog) -> Iterator[Check]:
     yield from check_peers(catalog)
 
 
+def check_members(catalog: Catalog) -> Iterator[Check]:
+    """Whether members of shared groups reach their leaders, as those have written it down."""
+    for group, member in catalog.read(properties.unreached, snapshot=True):
+        what = f"{group}: {unreached(member.session, member.unreached)}"
+        yield Check("leader", "warning", what, REACH)
+
+
 def check_peers(catalog: Catalog) -> Iterator[Check]:
     """Whether the programs of shared groups can be dialled from here."""
     for address in catalog.read(directory.registered):
@@ -67,7 +78,7 @@ def check_peers(catalog: Catalog) -> Iterator[Check]:
         try:
             socket.create_connection((address.host, address.port), DIAL_S).close()
         except OSError as error:
-            mend = "is it gone? else give it an address that others reach: --listen, --advertise"
+            mend = f"is it gone? else {REACH}"
             yield Check("peer", "warning", f"{where}: {error.strerror or error}", mend)
         else:
             yield Check("peer", "ok", f"{where}: can be dialled")

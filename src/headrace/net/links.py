@@ -79,6 +79,11 @@ class Links(Generic[Out, In]):
         self._secured = secured
         self._refused = refused
         self._over = over
+        self.unreached: Callable[[str, Target, str, float], None] = lambda *_: None
+        """Called after an attempt that failed on the way: with whom, where and why, and the seconds
+        that it took."""
+        self._targets: dict[str, Target] = {}
+        """Where peers are being dialled."""
         self._paused = False
         self._traffic = Traffic()
         self._complaints = Complaints(_log)
@@ -134,12 +139,15 @@ class Links(Generic[Out, In]):
                 self._refused(peer)
             else:
                 _log.debug("%s: %s", peer, error)
+                if (target := self._targets.get(peer)) is not None:
+                    self.unreached(peer, target, reason, loop.time() - began_s)
             link.outbox.close()
             lasted = False
             # A dead peer is not dialled for every single message.
             await asyncio.sleep(REDIAL_S)
         finally:
             self.connections.pop(peer, None)
+            self._targets.pop(peer, None)
             if self._links.get(peer) is link:
                 del self._links[peer]
                 del self._tasks[peer]
@@ -154,6 +162,7 @@ class Links(Generic[Out, In]):
         if target is None:
             raise ConnectionRefusedError("not registered")
         secure = self._security(peer, target)
+        self._targets[peer] = target
         try:
             async with asyncio.timeout(DIAL_TIMEOUT_S):
                 transport, _ = await sockets_of(asyncio.get_running_loop()).connect(
@@ -180,6 +189,7 @@ class Links(Generic[Out, In]):
                     "this process, its log says so"
                 )
             raise ConnectionResetError("hung up")
+        del self._targets[peer]
         self.connections[peer] = link
         if self._paused:
             link.pause_reading()

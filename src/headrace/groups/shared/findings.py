@@ -9,6 +9,7 @@ from headrace.groups.decisions.core.record import moment
 from headrace.groups.shared import sessions
 from headrace.groups.shared.properties import GroupProperties, LeaderStatus
 from headrace.groups.shared.runtime.state import lease_name
+from headrace.groups.shared.view import unreached
 
 
 def findings(tx: Tx, group: GroupProperties, status: LeaderStatus) -> Iterator[str]:
@@ -29,6 +30,8 @@ def findings(tx: Tx, group: GroupProperties, status: LeaderStatus) -> Iterator[s
         if member.session in seen:
             continue
         seen.add(member.session)
+        if member.unreached:
+            yield unreached(member.session, member.unreached)
         session = leases.ended(tx, sessions.lease_name(member.session))
         if session is not None:
             yield (

@@ -69,6 +69,8 @@ class BorrowerStatus(msgspec.Struct, frozen=True, kw_only=True):
     share: int
     benched_ms: int = 0
     """It was evicted, and gets nothing for this long yet."""
+    unreached: str = ""
+    """Why it speaks to its leader through the catalog, with both addresses; else empty."""
 
     @property
     def why_idle(self) -> str:
@@ -294,3 +296,18 @@ def get_status(tx: Tx, key: str) -> LeaderStatus | None:
     """What the group's leader said last."""
     entry = entries.get(tx, STATUS_BUCKET, key)
     return _statuses.decode_or(key, entry.value, None) if entry is not None else None
+
+
+def unreached(tx: Tx) -> list[tuple[str, BorrowerStatus]]:
+    """The members that cannot dial their leader, of all groups that are led, with the group."""
+    found = []
+    for entry in entries.changes(tx, STATUS_BUCKET, 0).entries:
+        status = None
+        if entry.value is not None:
+            status = _statuses.decode_or(entry.key, entry.value, None)
+        far = [] if status is None else [each for each in status.members if each.unreached]
+        if far and status is not None:
+            lease = leases.get(tx, lease_name(entry.key))
+            if lease is not None and lease.token == status.token:
+                found += [(entry.key, each) for each in far]
+    return found

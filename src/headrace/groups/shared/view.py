@@ -34,6 +34,7 @@ class SeenMember(msgspec.Struct, frozen=True, kw_only=True):
     units: int
     share: int
     benched_ms: int = 0
+    unreached: str = ""
 
 
 class SeenGroup(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,7 +99,10 @@ class Shared(KindOfGroups):
             leader_heard_at=None if lease is None else hearing.heard_at(lease),
             lag=behind,
             units=tuple(units),
-            findings=tuple(_findings(name, picture, members, behind)),
+            findings=(
+                *_findings(name, picture, members, behind),
+                *(_unreached(name, each) for each in seen.members if each.unreached),
+            ),
         )
 
 
@@ -213,6 +217,23 @@ def _subscribers(picture: Picture) -> dict[tuple[str, str], list[str]]:
                 found.setdefault(parsed, []).append(key)
     picture.own["sessions of shared groups"] = found
     return found
+
+
+def unreached(session: str, why: str) -> str:
+    """What is said of a member that cannot dial its leader."""
+    return (
+        f"member {session} takes part through the catalog, which is slower: it cannot dial its "
+        f"leader ({why})"
+    )
+
+
+def _unreached(name: FullName, member: SeenMember) -> Finding:
+    return Finding(
+        finding="leader_unreached",
+        about=str(name),
+        sentence=unreached(member.session, member.unreached),
+        next="give programs addresses that the others reach: --listen, --advertise",
+    )
 
 
 def _findings(

@@ -181,7 +181,7 @@ def test_what_was_on_a_connection_that_is_cut_is_said_again_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(links, "REDIAL_S", 0.0)
-    take = LocalPeer._from_peer
+    take = LocalPeer.from_borrowers
     lost: list[FromBorrower] = []
     losing = False
 
@@ -193,7 +193,7 @@ def test_what_was_on_a_connection_that_is_cut_is_said_again_at_once(
         else:
             take(self, messages, outbox)
 
-    monkeypatch.setattr(LocalPeer, "_from_peer", losing_take)
+    monkeypatch.setattr(LocalPeer, "from_borrowers", losing_take)
     patient = msgspec.structs.replace(QUICK_BORROWER, ping_ms=2000, resend_ms=600_000)
 
     async def test() -> None:
@@ -308,7 +308,7 @@ def test_reports_behind_another_message_are_in_time_for_the_commit_that_is_due(
             outbox = Outbox(wire, wire.codec(), Traffic(), Post())
             leading.core.gather()
             other = RevokeFinished(*who, "orders/9", 1)
-            peer._from_peer([other, UpdateProgress(*who, 1000, (report,))], outbox)
+            peer.from_borrowers([other, UpdateProgress(*who, 1000, (report,))], outbox)
             assert leading.core.progress_of("orders/0").floor == 0
             peer.hear()  # as a leader does right before it stores what it has
             assert leading.core.progress_of("orders/0").floor == 5

@@ -43,7 +43,10 @@ class Bulletin:
             return
         self._due_ms = now_ms + STATUS_MS
         members = core.members(now_ms)
-        shown = tuple((m.borrower, m.units, m.share, m.benched_ms > 0) for m in members)
+        far = {m.borrower: self._home.unreached(m.borrower) for m in members}
+        shown = tuple(
+            (m.borrower, m.units, m.share, m.benched_ms > 0, far[m.borrower]) for m in members
+        )
         decided = self._take()
         if not decided and self._told == shown:
             return
@@ -60,6 +63,7 @@ class Bulletin:
                     units=view.units,
                     share=view.share,
                     benched_ms=view.benched_ms,
+                    unreached=far[view.borrower],
                 )
                 for view in members
             ),

@@ -12,6 +12,7 @@ import msgspec
 
 from headrace.catalog import Tx, entries, schema
 from headrace.catalog.records import Records
+from headrace.net import Target
 
 BUCKET = "nodes"
 SETTING = "shared_secret"
@@ -33,6 +34,11 @@ class Address(msgspec.Struct, frozen=True):
 _addresses = Records(Address, "the address of peer")
 
 
+def parcels_to(peer: str) -> str:
+    """The bucket of what others write to a peer that they cannot dial."""
+    return f"parcels:{peer}"
+
+
 def locks() -> tuple[str, ...]:
     """The locks for :func:`register` and :func:`unregister`."""
     return (entries.lock(BUCKET),)
@@ -47,6 +53,8 @@ def register(tx: Tx, address: Address) -> str:
             found = _addresses.decode_or(entry.key, entry.value, None)
             if found is None or now_us - found.seen_us > STALE_US:
                 entries.delete(tx, BUCKET, entry.key)
+                # Without its lock: nobody has written to it for as long, or will again.
+                entries.drop_bucket(tx, parcels_to(entry.key))
     stamped = msgspec.structs.replace(address, seen_us=now_us)
     entries.store(tx, BUCKET, address.peer, _addresses.encode(address.peer, stamped))
     secret = schema.get_setting(tx, SETTING)
@@ -57,14 +65,29 @@ def register(tx: Tx, address: Address) -> str:
 
 
 def unregister(tx: Tx, peer: str) -> None:
-    """The peer is closing."""
+    """The peer is closing; the caller holds the lock of its parcels as well."""
     entries.delete(tx, BUCKET, peer)
+    entries.drop_bucket(tx, parcels_to(peer))
+
+
+def write_to(tx: Tx, peer: str, sender: str, parcel: bytes) -> None:
+    """Leave a parcel for a peer, over the last of the same sender, if it is still registered."""
+    if entries.get(tx, BUCKET, peer) is not None:
+        entries.store(tx, parcels_to(peer), sender, parcel)
 
 
 def find(tx: Tx, peer: str) -> Address | None:
     """Where a peer listens."""
     entry = entries.get(tx, BUCKET, peer)
     return _addresses.decode_or(peer, entry.value, None) if entry is not None else None
+
+
+def target(tx: Tx, peer: str) -> Target | None:
+    """Where a peer is dialled, and what it is shown."""
+    found, known = find(tx, peer), secret(tx)
+    if found is None or known is None:
+        return None
+    return Target(found.host, found.port, known, found.tls)
 
 
 def registered(tx: Tx) -> list[Address]:

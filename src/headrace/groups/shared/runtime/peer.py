@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
-from headrace.catalog import Tx, entries
+from headrace.catalog import entries
 from headrace.errors import HeadraceError
 from headrace.groups import homes
 from headrace.groups.shared import properties
@@ -40,8 +40,10 @@ from headrace.groups.shared.runtime.election import Election
 from headrace.groups.shared.runtime.leading import Leading
 from headrace.groups.shared.runtime.mail import Mail, session_key
 from headrace.groups.shared.runtime.options import SharedOptions
+from headrace.groups.shared.runtime.relay import RelayOutbox
 from headrace.groups.shared.runtime.sweep import SessionSweep
 from headrace.groups.shared.runtime.upkeep import Upkeep
+from headrace.groups.shared.runtime.ways import Ways
 from headrace.host import Host
 from headrace.host.timers import NEVER
 from headrace.net import LARGE_FRAME_BYTES_MAX, Links, Listener, Outbox, Secured, Target
@@ -70,20 +72,14 @@ class LocalPeer:
         self.registry = Registry(self.name, remember_ms=options.borrower.find_leader_ms)
         self.leaders: dict[str, Leading] = {}
         self.listener = Listener(self._gathers, secured, LARGE_FRAME_BYTES_MAX)
-        self.listener.serve(frames.to_borrowers(), self._from_peer)
-        self.peers = Links(
-            frames.to_leaders(),
-            self.look_up,
-            self._from_leader,
-            self._on_cut,
-            secured,
-            self._on_refused,
-        )
+        self.listener.serve(frames.to_borrowers(), self.from_borrowers)
+        wire, (cut, refused) = frames.to_leaders(), (self._on_cut, self._on_refused)
+        self.peers = Links(wire, self.look_up, self._from_leader, cut, secured, refused)
         self.leads_from_ms = 0
         """Before this time it claims no group, since TLS keeps others from talking to it."""
         self._tls = secured is not None
         self._sessions: dict[str, Borrowing] = {}
-        self._routes: dict[str, Outbox[FromLeader]] = {}
+        self._routes: dict[str, Outbox[FromLeader] | RelayOutbox] = {}
         self.mail = Mail(host.loop, self._deliver, self._plan)
         self.post = self.mail.post
         self.run = self.mail.run
@@ -95,12 +91,12 @@ class LocalPeer:
             homes.GROUPS_BUCKET: self.upkeep.check_homes,
         }
         self._listening = [host.on_news(entries.channel(b), call) for b, call in heard.items()]
-        self._tasks = host.tasks("shared groups")
+        self.tasks = host.tasks("shared groups")
+        self.ways = Ways(self)
         self.sweep = SessionSweep(host)
         self._timer = host.timer(self._tick)
         self._rearming = host.timer(self._rearm)
         self._address_due_ms = 0
-        self._address: Address | None = None
         self._now_ms = host.now_ms
         self.closing = False
         self.closed = False
@@ -115,8 +111,9 @@ class LocalPeer:
         else:
             where = self.options.resolved(catalog)
         _, port = await self.listener.open(where.listen, self.options.port)
-        self._address = Address(self.name, where.dialled, port, tls=self._tls)
-        self.listener.admit(await self._register(self._address))
+        await self.ways.relay.open()
+        self.ways.own = Address(self.name, where.dialled, port, tls=self._tls)
+        self.listener.admit(await self._register(self.ways.own))
         self._address_due_ms = self.now_ms + ADDRESS_MS
 
     async def _register(self, address: Address) -> str:
@@ -131,7 +128,7 @@ class LocalPeer:
             # What borrowers have reported is stored before their leader goes.
             await self._until(functools.partial(getattr, leading, "idle"))
             await leading.retire("its process is closing")
-        connections = (self.peers, self.listener)
+        connections = (self.peers, self.listener, self.ways.relay)
         await self._until(lambda: self.mail.empty and not any(one.unsent for one in connections))
         self.closed = True
         self._timer.clear()
@@ -139,13 +136,16 @@ class LocalPeer:
         self.election.stop()
         for stop in self._listening:
             stop()
+        self.ways.relay.close()
         await self.sweep.close()
-        await self._tasks.rest()
+        await self.tasks.rest()
         await self.peers.close()
         await self.listener.close()
         try:
             await self.host.in_transaction(
-                lambda tx: directory.unregister(tx, self.name), directory.locks(), sync=False
+                lambda tx: directory.unregister(tx, self.name),
+                (*directory.locks(), entries.lock(directory.parcels_to(self.name))),
+                sync=False,
             )
         except HeadraceError as error:
             _log.warning("the address of this peer stays registered: %s", error)
@@ -167,7 +167,7 @@ class LocalPeer:
         if self.closed:
             work.close()
         else:
-            self._tasks.spawn(work)
+            self.tasks.spawn(work)
 
     # --- sessions ---
 
@@ -199,7 +199,7 @@ class LocalPeer:
     def tell(self, peer: str, message: FromBorrower) -> None:
         """A borrower here speaks to its leader."""
         if peer != self.name:
-            self.peers.send(peer, message)
+            self.ways.send(peer, message)
         else:
             self.post(lambda: self._to_leader(message))
 
@@ -207,7 +207,7 @@ class LocalPeer:
         """The heartbeat of borrowers here; returns what was answered at once, by leaders here."""
         if peer != self.name:
             for ping in pings:
-                self.peers.send(peer, ping)
+                self.ways.send(peer, ping)
             return ()
         answered = [] if self.mail.queue else self._answered(pings)
         if len(answered) < len(pings):
@@ -230,7 +230,9 @@ class LocalPeer:
         """Leaders elsewhere speak to borrowers here."""
         self.mail.deliver_soon(messages)
 
-    def _from_peer(self, messages: list[FromBorrower], outbox: Outbox[FromLeader]) -> None:
+    def from_borrowers(
+        self, messages: list[FromBorrower], outbox: Outbox[FromLeader] | RelayOutbox
+    ) -> None:
         """Borrowers elsewhere speak to leaders here; answers go back the same way."""
         routes, leaders = self._routes, self.leaders
         # Order is kept: once a message has to wait in the queue, all that follow wait, too.
@@ -292,6 +294,11 @@ class LocalPeer:
                 self.mail.deliver_soon((message,))
             # Else its borrower is neither here nor connected, and asks again if it lives.
 
+    def unreached(self, borrower: str) -> str:
+        """Why a borrower speaks to its leader here through the catalog; empty if it does not."""
+        outbox = self._routes.get(borrower)
+        return outbox.note if isinstance(outbox, RelayOutbox) else ""
+
     def sending(self) -> AbstractContextManager[None]:
         """A block whose messages to other processes are sent together when it ends."""
         return self.listener.sending()
@@ -322,13 +329,7 @@ class LocalPeer:
 
     async def look_up(self, peer: str) -> Target | None:
         """Where another peer listens."""
-
-        def look(tx: Tx) -> Target | None:
-            found, secret = directory.find(tx, peer), directory.secret(tx)
-            if found is None or secret is None:
-                return None
-            return Target(found.host, found.port, secret, found.tls)
-
+        look = functools.partial(directory.target, peer=peer)
         return await self.host.in_thread(self.host.log.catalog.read, look)
 
     # --- the registry's effects ---
@@ -340,7 +341,7 @@ class LocalPeer:
                 case LookUp(group=group):
                     self.spawn(self.election.look_up(group))
                 case Forward(peer=peer, message=message):
-                    self.peers.send(peer, message)
+                    self.ways.send(peer, message)
                 case ToLocalLeader(message=message):
                     if (leading := self.leaders.get(message.group)) is not None:
                         leading.receive(message)
@@ -393,7 +394,7 @@ class LocalPeer:
             leading.tick()
         for session in list(self._sessions.values()):
             session.tick()
-        if self._address is not None and self.now_ms >= self._address_due_ms:
+        if self.ways.own is not None and self.now_ms >= self._address_due_ms:
             self._address_due_ms = self.now_ms + ADDRESS_MS
-            self.spawn(self._register(self._address))
+            self.spawn(self._register(self.ways.own))
         self._rearm()
