@@ -137,6 +137,14 @@ class PostgresTx(Tx):
             for query, answer in zip(new, self._run(new), strict=True):
                 self._foreseen[query] = answer.rows
 
+    @contextlib.contextmanager
+    def joining_many(self) -> Iterator[None]:
+        """No nested loops: until a table is analysed, for a minute or more, PostgreSQL takes it for
+        small, and would compare each row with each (a thousand of them: 250 ms instead of 2)."""
+        self.later("SET LOCAL enable_nestloop TO off", ())
+        yield
+        self.later("SET LOCAL enable_nestloop TO DEFAULT", ())
+
     def settle(self) -> None:
         if self._due or self._opening:
             self._run(())

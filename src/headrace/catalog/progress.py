@@ -119,22 +119,31 @@ def reset(tx: Tx, *rows: Progress) -> None:
     tx.later(_INSERT, *((row.group, row.segment_id, row.floor, row.state) for row in rows))
 
 
-def put_prepared(tx: Tx, group: str, line: str) -> None:
-    """Record the progress that was prepared with the spans of a line of Spark.
+def put_prepared(tx: Tx, group: str, line: str, count: int) -> bool:
+    """Compare-and-set: record what was prepared with the ``count`` spans of a line of Spark.
 
-    The caller has compared what is stored with what it was prepared from.
+    All, if each row is still what it was prepared from, or else none.  The caller holds the claims:
+    an ack that was under way is stored by then.
     """
-    tx.later(
-        "UPDATE progress SET floor = spark_spans.floor, state = spark_spans.state "
-        "FROM spark_spans WHERE spark_spans.line = ? AND spark_spans.was IS NOT NULL "
-        "AND progress.group_name = ? AND progress.segment_id = spark_spans.segment_id",
-        (line, group),
-    )
-    tx.later(
-        "INSERT INTO progress (group_name, segment_id, floor, state) "
-        "SELECT ?, segment_id, floor, state FROM spark_spans WHERE line = ? AND was IS NULL",
-        (group, line),
-    )
+    tx.later("SAVEPOINT prepared", ())
+    with tx.joining_many():
+        put = tx.execute(
+            "UPDATE progress SET floor = spark_spans.floor, state = spark_spans.state "
+            "FROM spark_spans WHERE spark_spans.line = ? AND progress.group_name = ? "
+            "AND progress.segment_id = spark_spans.segment_id AND progress.state = spark_spans.was",
+            (line, group),
+        )
+    if put < count:
+        put += tx.execute(
+            "INSERT INTO progress (group_name, segment_id, floor, state) "
+            "SELECT ?, segment_id, floor, state FROM spark_spans WHERE line = ? AND was IS NULL "
+            "ON CONFLICT (group_name, segment_id) DO NOTHING",
+            (group, line),
+        )
+    if put < count:
+        tx.later("ROLLBACK TO SAVEPOINT prepared", ())
+    tx.later("RELEASE SAVEPOINT prepared", ())
+    return put == count
 
 
 def _each(tx: Tx, sql: str, params: Sequence[Sequence[object]]) -> int:

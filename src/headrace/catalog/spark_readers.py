@@ -5,7 +5,8 @@ claims, by everybody, so that nobody waits in a circle.
 
 A batch may have spans of a thousand segments, and a sink counts it within its own transaction.  So
 the progress that it leaves is written beside the spans when the batch is opened, and counting is a
-comparison (:func:`hold_untouched`) and a copy (``progress.put_prepared``).
+comparison of claims (:func:`hold_claims`) and a compare-and-set of progress
+(``progress.put_prepared``), a statement each.
 """
 
 from __future__ import annotations
@@ -120,30 +121,22 @@ def put_spans(tx: Tx, line: str, rows: Iterable[SpanRow]) -> None:
     )
 
 
-def hold_untouched(tx: Tx, line: str, group: str) -> bool:
-    """Whether all spans of a line have the claims and the progress of the moment they were opened.
+def hold_claims(tx: Tx, line: str, group: str) -> int | None:
+    """How many spans a line has, if all have the claims of the moment they were opened.
 
     If so, nobody else changes a claim of them before this transaction is over; see ``claims.hold``.
     """
     locked = f" ORDER BY claims.unit{tx.by_bytes}{tx.for_update} OF claims" if tx.for_update else ""
-    claimed = tx.row(
-        "SELECT (SELECT COUNT(*) FROM spark_spans WHERE line = ?) = COUNT(*) FROM ("
-        "SELECT claims.unit FROM spark_spans JOIN claims ON claims.group_name = ? "
-        "AND claims.unit = spark_spans.unit AND claims.token = spark_spans.token "
-        f"WHERE spark_spans.line = ? AND claims.owner IS NOT NULL{locked}) AS held",
-        (line, group, line),
-    )
-    if claimed is None or not claimed[0]:
-        return False
-    # Read once the claims are held: an ack that was under way is stored by then.
-    changed = tx.row(
-        "SELECT 1 FROM spark_spans LEFT JOIN progress ON progress.group_name = ? "
-        "AND progress.segment_id = spark_spans.segment_id WHERE spark_spans.line = ? "
-        "AND CASE WHEN spark_spans.was IS NULL THEN progress.state IS NOT NULL "
-        "ELSE progress.state IS NULL OR progress.state <> spark_spans.was END LIMIT 1",
-        (group, line),
-    )
-    return changed is None
+    with tx.joining_many():
+        found = tx.row(
+            "SELECT (SELECT COUNT(*) FROM spark_spans WHERE line = ?), COUNT(*) FROM ("
+            "SELECT claims.unit FROM spark_spans JOIN claims ON claims.group_name = ? "
+            "AND claims.unit = spark_spans.unit AND claims.token = spark_spans.token "
+            f"WHERE spark_spans.line = ? AND claims.owner IS NOT NULL{locked}) AS held",
+            (line, group, line),
+        )
+    assert found is not None
+    return int(found[0]) if found[0] == found[1] else None
 
 
 def forget_group(tx: Tx, group: str) -> None:

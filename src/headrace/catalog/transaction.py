@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 Row = tuple[Any, ...]
@@ -97,6 +98,11 @@ class Tx(ABC):
 
         No query may be foreseen that changes something.
         """
+
+    @contextmanager
+    def joining_many(self) -> Iterator[None]:
+        """For queries that join many rows of tables of which the database may know nothing yet."""
+        yield
 
     def settle(self) -> None:  # noqa: B027 (most wait for nothing)
         """Do what waits for its time (:meth:`later`)."""

@@ -256,10 +256,15 @@ def ack_spans(
         tx.notify(stored.channel(group))
 
 
-def ack_prepared(tx: Tx, group: str, line: str) -> None:
-    """Ack the spans of a line of Spark, of which nothing has changed since they were prepared."""
-    stored.put_prepared(tx, group, line)
+def ack_prepared(tx: Tx, group: str, line: str, count: int) -> bool:
+    """Ack the ``count`` spans of a line of Spark, if nothing has changed since their preparation.
+
+    The caller holds their claims; false: something has, and nothing is acked.
+    """
+    if not stored.put_prepared(tx, group, line, count):
+        return False
     tx.notify(stored.channel(group))
+    return True
 
 
 def seek(tx: Tx, group: str, places: Sequence[SeekPlace]) -> None:

@@ -10,6 +10,7 @@ import msgspec
 import headrace
 from headrace.catalog import Tx, spark_readers
 from headrace.catalog import progress as stored
+from headrace.catalog.postgres_tx import PostgresTx
 from headrace.groups.progress import Progress
 from headrace.groups.progress.store import load_all
 from headrace.groups.readers.core.spark_batches import SparkLine, SparkOpening
@@ -66,6 +67,37 @@ def test_counting_moves_no_rows_for_each_of_many_spans(catalog_url: str) -> None
         group = await hr.reader_groups.get("report")
         lag = await group.lag()
         assert lag.events == 0
+        await query.reader.leave()
+
+    run(catalog_url, work)
+
+
+def test_new_tables_are_not_compared_row_by_row_with_each_other(catalog_url: str) -> None:
+    """PostgreSQL takes a table for small until it is analysed; SQLite has no such plans."""
+
+    async def work(hr: headrace.Headrace) -> None:
+        query, _ = await opened(hr, 40)
+        plans: list[str] = []
+
+        def count(tx: Tx) -> bool | None:
+            def planned(call: Callable[..., Any]) -> Any:
+                def run(sql: str, params: tuple[Any, ...] = ()) -> Any:
+                    if "spark_spans" in sql and isinstance(tx, PostgresTx):
+                        found = PostgresTx.rows(tx, f"EXPLAIN {sql}", params)
+                        plans.extend(str(row[0]) for row in found)
+                    return call(sql, params)
+
+                return run
+
+            tx.row, tx.execute = planned(tx.row), planned(tx.execute)  # type: ignore[method-assign]
+            counted = spark_lines.count(tx, "query", 0, query.run, written=False)
+            if isinstance(tx, PostgresTx):
+                assert tx.rows("SHOW enable_nestloop") == [("on",)]
+            return counted
+
+        assert await hr.host.in_transaction(count)
+        assert not [line for line in plans if "Nested Loop" in line]
+        assert any("Join" in line for line in plans) is catalog_url.startswith("postgresql")
         await query.reader.leave()
 
     run(catalog_url, work)

@@ -190,7 +190,7 @@ def count(tx: Tx, query: str, batch: int, run: str, *, written: bool) -> bool | 
         if opening is None or opening.opening != binding.opening or recorded is not None:
             continue
         name = binding.line
-        found[name], lines[name] = _looked_at(tx, stored[name], lines[name])
+        found[name], lines[name] = _acked_or_looked_at(tx, stored[name], lines[name])
     views = {
         name: None if seen is None else seen.of_opening(lines[name].opening)
         for name, seen in found.items()
@@ -199,10 +199,7 @@ def count(tx: Tx, query: str, batch: int, run: str, *, written: bool) -> bool | 
     if counted.repeated:
         return None if plain else False
     for name, after in counted.lines.items():
-        seen = found[name]
-        if seen is None:
-            ack_prepared(tx, ReaderGroupName(stored[name].group).key, name)
-        else:
+        if (seen := found[name]) is not None:
             seen.ack(counted.acks[name])
         put(tx, stored[name], after)
     if bound:
@@ -210,13 +207,15 @@ def count(tx: Tx, query: str, batch: int, run: str, *, written: bool) -> bool | 
     return True if bound else None
 
 
-def _looked_at(tx: Tx, row: LineRow, line: SparkLine) -> tuple[_Views | None, SparkLine]:
-    """The segments of what is open, and the line with its spans; None: all is as it was opened."""
+def _acked_or_looked_at(tx: Tx, row: LineRow, line: SparkLine) -> tuple[_Views | None, SparkLine]:
+    """None if all was as it was opened, and is acked; else the segments, and the line's spans."""
     name = ReaderGroupName(row.group)
     record = names.require(tx, name.group)[1]
     assert line.opening is not None
-    if not line.opening.spans and spark_readers.hold_untouched(tx, row.line, name.key):
-        return None, line
+    if not line.opening.spans:
+        spans = spark_readers.hold_claims(tx, row.line, name.key)
+        if spans is not None and ack_prepared(tx, name.key, row.line, spans):
+            return None, line
     line = with_spans(tx, row.line, line)
     assert line.opening is not None
     segments = [span.segment for span in line.opening.spans]
