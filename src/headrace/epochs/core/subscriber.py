@@ -79,7 +79,7 @@ from headrace.errors import (
 )
 
 _ENDS = {Standing(end): end for end in End if end is not End.OPEN}
-_OVER = (Standing.CLOSED, Standing.REACHED, Standing.FULL)
+OVER = (Standing.CLOSED, Standing.REACHED, Standing.FULL)
 _OPEN = (Standing.LIVE, Standing.AWAITING)
 
 
@@ -221,7 +221,7 @@ class Subscriber:
     def receive(self, partition: str, message: Message) -> list[Effect]:
         """Take in a message of a partition; raises, and changes nothing, if it is not legal."""
         link = self._links.get(partition) or self._known(partition, named(message))
-        if self.standing in _OVER or self._hopeless:
+        if self.standing in OVER or self._hopeless:
             return []  # what was under way when the end came
         if type(message) is Data and self._ready and not len(self._joining):
             link.accept_data(message)
@@ -254,7 +254,7 @@ class Subscriber:
                 update=f"{len(times)} batches of {partition}",
                 state=self,
             )
-        if self.standing in _OVER:
+        if self.standing in OVER:
             return np.zeros(len(times), dtype=np.bool_)
         distinct = link.accept_many(times, rows)
         passed = self._gate.passes(times)
@@ -298,7 +298,7 @@ class Subscriber:
         """
         future = check_frontier(self.shape, at)
         what = f"partition {partition} added at {list(future)}"
-        if partition in self._links or self.standing in _OVER or not self._ready:
+        if partition in self._links or self.standing in OVER or not self._ready:
             raise EpochMessageError("it is known, or it is not the time", update=what, state=self)
         if not all(self._lower.covers(time) for time in future):
             raise FrontierError("it is completed", update=what, state=self)
@@ -402,7 +402,7 @@ class Subscriber:
 
     def _release(self, effects: list[Effect]) -> None:
         for step in self._held.take():
-            if self.standing not in _OVER:  # else: what was held when the end came
+            if self.standing not in OVER:  # else: what was held when the end came
                 self._judge(step, effects)
 
     def _judge(self, step: HeldStep, effects: list[Effect]) -> None:
@@ -455,7 +455,7 @@ class Subscriber:
 
     def _settle(self, effects: list[Effect]) -> None:
         """After the merged frontier has moved: prune, release, tell."""
-        if self.standing in _OVER:
+        if self.standing in OVER:
             return
         self._gate.settle(self._lower)
         lower = self._lower.frontier
