@@ -18,9 +18,9 @@ from headrace.net.links import Links, Target
 from headrace.net.listener import Listener
 from headrace.net.outbox import Outbox, Post
 from headrace.net.tls import TLS, Secured
-from headrace.net.wire import LARGE_FRAME_BYTES_MAX, Codec, Frame, Wire
+from headrace.net.wire import FRAME_ROOM, LARGE_FRAME_BYTES_MAX, Codec, Frame, Wire
 
 __all__ = [
-    "LARGE_FRAME_BYTES_MAX", "TLS", "Codec", "Frame", "Links", "Listener", "Outbox", "Post",
-    "Secured", "Target", "Wire",
+    "FRAME_ROOM", "LARGE_FRAME_BYTES_MAX", "TLS", "Codec", "Frame", "Links", "Listener", "Outbox",
+    "Post", "Secured", "Target", "Wire",
 ]  # fmt: skip

@@ -10,7 +10,7 @@ from typing import Any, Generic
 import msgspec
 from picows import WSMsgType, WSTransport
 
-from headrace.net.wire import Codec, Out, Traffic, Wire
+from headrace.net.wire import FRAME_ROOM, Codec, Out, Traffic, Wire
 
 _BINARY = WSMsgType.BINARY
 
@@ -96,6 +96,11 @@ class Outbox(Generic[Out]):
         return not self._messages
 
     @property
+    def paused(self) -> bool:
+        """Whether the network takes no more for now."""
+        return self._paused
+
+    @property
     def full(self) -> bool:
         """Whether the next message would be dropped."""
         return (
@@ -160,7 +165,10 @@ class Outbox(Generic[Out]):
             if size is not None:
                 self._bytes -= sum(map(size, part))
             for data in self._encode(part):
-                self._transport.send(_BINARY, data)
+                if type(data) is bytearray:
+                    self._transport.send_reuse_external_bytearray(_BINARY, data, FRAME_ROOM)
+                else:
+                    self._transport.send(_BINARY, data)
             self._unanswered = True
             self._traffic.sent += len(part)
         self._room.set()

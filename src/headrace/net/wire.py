@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
@@ -15,6 +15,8 @@ In = TypeVar("In")
 
 LARGE_FRAME_BYTES_MAX = 24 * 1024 * 1024
 """Of wires that carry events: the largest one with its headers, and room to spare."""
+FRAME_ROOM = 16
+"""Where a frame begins that is not to be copied: its header is put in front (14 bytes at most)."""
 COMPLAINT_S = 60.0
 COMPLAINTS_MAX = 100
 
@@ -28,8 +30,11 @@ quiet.setLevel(logging.CRITICAL)
 class Codec(Protocol[Out, In]):
     """How the messages of one connection become frames, and back."""
 
-    def encode(self, messages: list[Out], /) -> list[bytes]:
-        """Frames of these messages, in their order, none larger than the wire allows."""
+    def encode(self, messages: list[Out], /) -> Sequence[bytes | bytearray]:
+        """Frames of these messages, in their order, none larger than the wire allows.
+
+        A bytearray is sent as it is, without a copy, after ``FRAME_ROOM`` bytes for its header.
+        """
         ...
 
     def decode(self, frame: Frame, /) -> list[In]:

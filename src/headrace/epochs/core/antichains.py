@@ -146,14 +146,25 @@ def not_before(shape: TimeShape, frontier: Iterable[Time], bound: Iterable[Time]
     (True, True)
     """
     least = Antichain.minimal(shape, bound)
-    return all(least.covers(time) for time in frontier)
+    return all(map(least.covers, frontier))
 
 
 def join(shape: TimeShape, first: Iterable[Time], second: Iterable[Time]) -> Frontier:
     """The frontier that covers exactly what both cover."""
     second = tuple(second)
+    if shape.length == 0:
+        least = min(first, default=None)
+        return () if least is None or not second else (max(least, min(second)),)
     joined = (shape.join(a, b) for a in first for b in second)
     return Antichain.minimal(shape, joined).frontier
+
+
+def meet(shape: TimeShape, first: Iterable[Time], second: Iterable[Time]) -> Frontier:
+    """The frontier that covers what either of them covers."""
+    both = (*first, *second)
+    if shape.length == 0:
+        return (min(both),) if both else ()
+    return Antichain.minimal(shape, both).frontier
 
 
 def leave_out(shape: TimeShape, frontier: Iterable[Time], times: Iterable[Time]) -> Frontier:

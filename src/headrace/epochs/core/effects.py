@@ -64,14 +64,14 @@ class Joined(msgspec.Struct, frozen=True):
     upper: Frontier
 
 
-class Deliver(msgspec.Struct, frozen=True):
+class Deliver(msgspec.Struct, frozen=True, gc=False):
     """Hand a batch to the consumer."""
 
     partition: str
     data: Data
 
 
-class Dropped(msgspec.Struct, frozen=True):
+class Dropped(msgspec.Struct, frozen=True, gc=False):
     """Let go of a batch without looking into it."""
 
     partition: str
@@ -79,7 +79,7 @@ class Dropped(msgspec.Struct, frozen=True):
     why: Drop
 
 
-class Epoch(msgspec.Struct, frozen=True):
+class Epoch(msgspec.Struct, frozen=True, gc=False):
     """A whole epoch; `resume` is the frontier to resume from once it is dealt with."""
 
     time: Time
@@ -87,7 +87,7 @@ class Epoch(msgspec.Struct, frozen=True):
     resume: Frontier
 
 
-class Advanced(msgspec.Struct, frozen=True):
+class Advanced(msgspec.Struct, frozen=True, gc=False):
     """The frontier of the subscription has moved."""
 
     frontier: Frontier

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from headrace.epochs.core.active import ActiveEpochs
-from headrace.epochs.core.antichains import Antichain, CountedAntichain, Frontier, leave_out
+from headrace.epochs.core.antichains import Antichain, CountedAntichain, Frontier, leave_out, meet
 from headrace.epochs.core.arrays import Mask, Times, at_or_after, at_or_before
 from headrace.epochs.core.effects import Drop
 from headrace.epochs.core.messages import Snapshot
@@ -52,14 +52,11 @@ class Gate:
         """
         if not self.stored or not len(self.until):
             return frontier
-        return Antichain.minimal(self.shape, (*frontier, *self.until)).frontier
+        return meet(self.shape, frontier, self.until)
 
     def verdict(self, time: Time) -> Drop | None:
         """Why data at `time` is not delivered, or None."""
-        if self.filtered and (
-            self.filter.covers(time)
-            or any(at.covers(time) and upper.covers(time) for at, upper in self.late)
-        ):
+        if self.filtered and (self.filter.covers(time) or (self.late and self._begun_late(time))):
             return Drop.FILTERED
         if self.start is not None and not self.start.covers(time):
             return Drop.BEFORE_START
@@ -70,6 +67,9 @@ class Gate:
         if time in self._given_up:
             return Drop.GIVEN_UP
         return None
+
+    def _begun_late(self, time: Time) -> bool:
+        return any(at.covers(time) and upper.covers(time) for at, upper in self.late)
 
     def passes(self, times: Times) -> Mask:
         """Which of many times pass."""
@@ -110,7 +110,8 @@ class Gate:
 
     def settle(self, lower: CountedAntichain) -> None:
         """Forget what the merged frontier has passed: no partition can publish there any more."""
-        self.filter.prune(lower.covers)
+        if len(self.filter):
+            self.filter.prune(lower.covers)
         for _, upper in self.late:
             upper.prune(lower.covers)
         self.late = [late for late in self.late if len(late[1])]

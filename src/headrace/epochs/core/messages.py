@@ -25,7 +25,7 @@ class Snapshot(msgspec.Struct, frozen=True, tag="snapshot"):
     upper: Frontier
 
 
-class FrontierUpdate(msgspec.Struct, frozen=True, tag="frontier"):
+class FrontierUpdate(msgspec.Struct, frozen=True, gc=False, tag="frontier"):
     """Times that left the lower frontier (-1) and entered it (+1), and what that completed.
 
     What is too large for one message is cut: counts without changes are told ahead, of epochs that
@@ -36,7 +36,7 @@ class FrontierUpdate(msgspec.Struct, frozen=True, tag="frontier"):
     counts: tuple[EpochCount, ...] = ()
 
 
-class Data(msgspec.Struct, frozen=True, tag="data"):
+class Data(msgspec.Struct, frozen=True, gc=False, tag="data"):
     """A batch of an epoch; `source` tells those apart who share a partition."""
 
     time: Time

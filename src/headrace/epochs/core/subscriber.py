@@ -78,13 +78,9 @@ from headrace.errors import (
     UnknownPartitionError,
 )
 
-_ENDS = {
-    Standing.CLOSED: End.CLOSED,
-    Standing.REACHED: End.REACHED,
-    Standing.ABORTED: End.ABORTED,
-    Standing.FULL: End.FULL,
-}
-_OVER = (End.CLOSED, End.REACHED, End.FULL)
+_ENDS = {Standing(end): end for end in End if end is not End.OPEN}
+OVER = (Standing.CLOSED, Standing.REACHED, Standing.FULL)
+_OPEN = (Standing.LIVE, Standing.AWAITING)
 
 
 class Subscriber:
@@ -225,7 +221,7 @@ class Subscriber:
     def receive(self, partition: str, message: Message) -> list[Effect]:
         """Take in a message of a partition; raises, and changes nothing, if it is not legal."""
         link = self._links.get(partition) or self._known(partition, named(message))
-        if self.end in _OVER or self._hopeless:
+        if self.standing in OVER or self._hopeless:
             return []  # what was under way when the end came
         if type(message) is Data and self._ready and not len(self._joining):
             link.accept_data(message)
@@ -258,7 +254,7 @@ class Subscriber:
                 update=f"{len(times)} batches of {partition}",
                 state=self,
             )
-        if self.end in _OVER:
+        if self.standing in OVER:
             return np.zeros(len(times), dtype=np.bool_)
         distinct = link.accept_many(times, rows)
         passed = self._gate.passes(times)
@@ -276,7 +272,7 @@ class Subscriber:
         effects: list[Effect] = []
         if not link.lost(reason):
             return effects
-        if self.end is End.OPEN:
+        if self.standing in _OPEN:
             self._finish(Cause.LOSS, f"partition {partition}: {reason}", effects)
         if link.begun:
             return effects
@@ -302,7 +298,7 @@ class Subscriber:
         """
         future = check_frontier(self.shape, at)
         what = f"partition {partition} added at {list(future)}"
-        if partition in self._links or self.end in _OVER or not self._ready:
+        if partition in self._links or self.standing in OVER or not self._ready:
             raise EpochMessageError("it is known, or it is not the time", update=what, state=self)
         if not all(self._lower.covers(time) for time in future):
             raise FrontierError("it is completed", update=what, state=self)
@@ -359,7 +355,7 @@ class Subscriber:
             self._snapshots[partition] = message
         else:
             self._held.append(step)
-        if link.aborted is not None and self.end is End.OPEN:
+        if link.aborted is not None and self.standing in _OPEN:
             self._finish(Cause.LOSS, f"partition {partition}: {link.aborted}", effects)
         if not self.waiting_for():
             self._begin(effects)
@@ -406,7 +402,7 @@ class Subscriber:
 
     def _release(self, effects: list[Effect]) -> None:
         for step in self._held.take():
-            if self.end not in _OVER:  # else: what was held when the end came
+            if self.standing not in OVER:  # else: what was held when the end came
                 self._judge(step, effects)
 
     def _judge(self, step: HeldStep, effects: list[Effect]) -> None:
@@ -428,7 +424,7 @@ class Subscriber:
             self._lower.update(changes)
             self._settle(effects)
         link = self._links[partition]
-        if link.aborted is not None and self.end is End.OPEN:
+        if link.aborted is not None and self.standing in _OPEN:
             self._finish(Cause.LOSS, f"partition {partition}: {link.aborted}", effects)
 
     def _judge_data(self, partition: str, data: Data, effects: list[Effect]) -> None:
@@ -459,7 +455,7 @@ class Subscriber:
 
     def _settle(self, effects: list[Effect]) -> None:
         """After the merged frontier has moved: prune, release, tell."""
-        if self.end in _OVER:
+        if self.standing in OVER:
             return
         self._gate.settle(self._lower)
         lower = self._lower.frontier
@@ -471,7 +467,7 @@ class Subscriber:
         if frontier != self._frontier:
             self._frontier = frontier
             effects.append(Advanced(frontier))
-        if self.end is not End.OPEN:
+        if self.standing not in _OPEN:
             return
         if not self._lower.counts:
             self._finish(Cause.COMPLETE, "every partition is complete", effects)
@@ -488,8 +484,11 @@ class Subscriber:
         rest = Antichain.minimal(self.shape, frontier)
         epochs = []
         for time, batches in reversed(complete):
-            epochs.append(Epoch(time, tuple(batches), rest.frontier))
-            rest.insert(time)
+            epochs.append(Epoch(time, tuple(batches), frontier))
+            if self.shape.length == 0:
+                frontier = (time,)  # all of them lie before it
+            elif rest.insert(time):
+                frontier = rest.frontier
         effects.extend(reversed(epochs))
 
     def _finish(self, cause: Cause, reason: str, effects: list[Effect]) -> None:

@@ -6,6 +6,8 @@ Nothing in a head depends on the size or the content of the data.
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from headrace.epochs.core.messages import (
@@ -38,8 +40,8 @@ _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[_Head] = msgspec.msgpack.Decoder(_Head)
 
 
-def encode(message: Message) -> tuple[bytes, bytes | None]:
-    """The head, and the payload for data (which must be bytes by then)."""
+def encode(message: Message) -> tuple[bytes, Any]:
+    """The head, and the payload for data (else None)."""
     if isinstance(message, Data):
         return _encoder.encode(
             DataHead(message.time, message.rows, message.source)
@@ -70,12 +72,12 @@ def with_payload(head: DataHead, payload: object) -> Data:
 
 def _times(head: _Head) -> list[Time]:
     match head:
+        case DataHead(time=time):
+            return [time]
         case Snapshot(lower=lower, upper=upper):
             return [*lower, *upper]
         case FrontierUpdate(changes=changes, counts=counts):
             return [time for time, _ in (*changes, *counts)]
-        case DataHead(time=time):
-            return [time]
         case Skip(lower=lower, upper=upper, counts=counts):
             return [*lower, *upper, *(time for time, _ in counts)]
         case Heartbeat(lower=lower) | TakeBack(held=lower):
@@ -86,9 +88,9 @@ def _times(head: _Head) -> list[Time]:
 
 def _numbers(head: _Head) -> list[int]:
     match head:
-        case FrontierUpdate(counts=counts) | Skip(counts=counts):
-            return [rows for _, rows in counts]
         case DataHead(rows=rows):
             return [rows]
+        case FrontierUpdate(counts=counts) | Skip(counts=counts):
+            return [rows for _, rows in counts]
         case _:
             return []

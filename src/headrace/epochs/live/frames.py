@@ -1,8 +1,9 @@
 """Frames between live publishers and subscriptions.
 
 One connection carries many links, each of one partition to one subscription.  A frame of a
-publisher is the number of the link and a head; a batch has a second frame, its payload, right
-behind.  So a batch that is filtered is dropped without a look into its payload.
+publisher is the number of the link, the layout of a batch (else 0) and a head; a batch has a second
+frame, its payload, right behind.  So a batch that is filtered is dropped without a look into its
+payload, and the payload is Arrow's message as it is, made once for all subscribers.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from headrace.epochs.core.queues import QueueSettings, size_of
 from headrace.epochs.core.times import TimeShape
 from headrace.errors import EpochMessageError, FrameError
 from headrace.log.events import decode_blob, encode_blob, layout_of
-from headrace.net import LARGE_FRAME_BYTES_MAX, Frame, Wire
+from headrace.net import FRAME_ROOM, LARGE_FRAME_BYTES_MAX, Frame, Wire
 
 PATH = "/epochs"
 PAYLOAD_BYTES = 8 * 1024 * 1024
@@ -27,8 +28,7 @@ PAYLOAD_BYTES = 8 * 1024 * 1024
 MESSAGES_MAX = 10_000
 OUTBOX_MESSAGES_MAX = 64
 OUTBOX_BYTES_MAX = 4 * 1024 * 1024
-_LINK = struct.Struct("<I")
-_LAYOUT = struct.Struct("<H")
+_PREFIX = struct.Struct("<IH")
 
 
 class Hello(msgspec.Struct, frozen=True, tag="hello"):
@@ -64,11 +64,26 @@ _encoder = msgspec.msgpack.Encoder()
 _wishes: msgspec.msgpack.Decoder[list[Wish]] = msgspec.msgpack.Decoder(list[Wish])
 
 
+class Packed:
+    """A payload to send: a frame with room for its header, and the layout of the batch in it."""
+
+    __slots__ = ("frame", "layout", "nbytes")
+
+    def __init__(self, batch: pa.RecordBatch) -> None:
+        self.layout = layout_of(batch.schema)
+        self.frame = bytearray(FRAME_ROOM)
+        self.frame += encode_blob(batch)
+        self.nbytes = len(self.frame)
+
+
 class Payload:
     """The payload of a batch that has arrived: part of its frame, until it is kept."""
 
-    def __init__(self, view: memoryview) -> None:
+    __slots__ = ("_data", "_layout", "nbytes")
+
+    def __init__(self, view: memoryview, layout: int) -> None:
         self._data: memoryview | bytes | None = view
+        self._layout = layout
         self.nbytes = view.nbytes
 
     def keep(self) -> None:
@@ -83,10 +98,9 @@ class Payload:
         """The batch in it; :class:`FrameError` if it is none, or has another number of rows."""
         data = self._data if isinstance(self._data, bytes) else b""
         try:
-            (layout,) = _LAYOUT.unpack_from(data)
-            batch = decode_blob(memoryview(data)[_LAYOUT.size :], layout)
+            batch = decode_blob(data, self._layout)
             batch.validate()
-        except (struct.error, pa.ArrowException, OSError, ValueError) as error:
+        except (pa.ArrowException, OSError, ValueError) as error:
             raise FrameError(f"a payload that is no batch of events: {error}") from error
         if batch.num_rows != rows:
             raise FrameError(f"a payload of {batch.num_rows} rows where {rows} were told")
@@ -96,14 +110,15 @@ class Payload:
 class ServingCodec:
     """The side that publishes."""
 
-    def encode(self, messages: list[Said]) -> list[bytes]:
+    def encode(self, messages: list[Said]) -> list[bytes | bytearray]:
         """Heads, each followed by its payload if it has one."""
-        frames = []
+        frames: list[bytes | bytearray] = []
         for said in messages:
             head, payload = wire.encode(said.message)
-            frames.append(_LINK.pack(said.link) + head)
-            if payload is not None:
-                frames.append(payload)
+            if payload is None:
+                frames.append(_PREFIX.pack(said.link, 0) + head)
+            else:
+                frames += (_PREFIX.pack(said.link, payload.layout) + head, payload.frame)
         return frames
 
     def decode(self, frame: Frame) -> list[Wish]:
@@ -122,7 +137,7 @@ class HearingCodec:
 
     def __init__(self, shape: TimeShape) -> None:
         self._shape = shape
-        self._head: tuple[int, wire.DataHead] | None = None
+        self._head: tuple[int, int, wire.DataHead] | None = None
 
     def encode(self, messages: list[Wish]) -> list[bytes]:
         """One frame."""
@@ -134,17 +149,17 @@ class HearingCodec:
         A payload is a view of the frame: whoever wants it after the call keeps it.
         """
         if self._head is not None:
-            (link, head), self._head = self._head, None
-            return [Said(link, wire.with_payload(head, Payload(memoryview(frame))))]
-        if len(frame) < _LINK.size:
+            (link, layout, head), self._head = self._head, None
+            return [Said(link, wire.with_payload(head, Payload(memoryview(frame), layout)))]
+        if len(frame) < _PREFIX.size:
             raise FrameError(f"a head of {len(frame)} bytes")
-        (link,) = _LINK.unpack_from(frame)
+        link, layout = _PREFIX.unpack_from(frame)
         try:
-            found = wire.decode_head(bytes(frame[_LINK.size :]), self._shape)
+            found = wire.decode_head(bytes(frame[_PREFIX.size :]), self._shape)
         except EpochMessageError as error:
             raise FrameError(f"a malformed head: {error}") from error
         if isinstance(found, wire.DataHead):
-            self._head = (link, found)
+            self._head = (link, layout, found)
             return []
         return [Said(link, found)]
 
@@ -171,10 +186,11 @@ def to_publishers(shape: TimeShape) -> Wire[Wish, Said]:
     return Wire(PATH, lambda: HearingCodec(shape), frame_bytes_max=LARGE_FRAME_BYTES_MAX)
 
 
-def payloads(batch: pa.RecordBatch) -> list[tuple[int, bytes]]:
-    """A batch as payloads that fit into frames: (rows, bytes) of each."""
-    if batch.num_rows > 1 and batch.nbytes > PAYLOAD_BYTES:
+def payloads(batch: pa.RecordBatch) -> list[tuple[int, Packed]]:
+    """A batch as payloads that fit into frames: (rows, payload) of each."""
+    # Whole buffers are summed up in no time; of a slice that is more than its own bytes.
+    large = batch.get_total_buffer_size() > PAYLOAD_BYTES and batch.nbytes > PAYLOAD_BYTES
+    if batch.num_rows > 1 and large:
         half = batch.num_rows // 2
         return payloads(batch.slice(0, half)) + payloads(batch.slice(half))
-    layout = _LAYOUT.pack(layout_of(batch.schema))
-    return [(batch.num_rows, b"".join((layout, encode_blob(batch))))]
+    return [(batch.num_rows, Packed(batch))]

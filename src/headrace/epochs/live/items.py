@@ -94,17 +94,6 @@ LiveItem: TypeAlias = (
 )
 
 
-def size_of_item(item: LiveItem) -> int:
-    """How much memory an item takes, about."""
-    match item:
-        case LiveBatch(batch=batch):
-            return int(batch.nbytes)
-        case LiveEpoch():
-            return item.nbytes
-        case _:
-            return 64
-
-
 class LiveStatistics(msgspec.Struct):
     """Counts since a subscription was opened."""
 

@@ -173,6 +173,9 @@ class LivePublishing:
             await self._offer(time, payload, rows)
         if wanted is not None:
             self._advance(wanted)
+        if any(link.outbox.paused for link in self.links.values()):
+            # The network has to catch up; on a busy loop it would not get its turn.
+            await asyncio.sleep(0)
         return int(batch.num_rows)
 
     async def advance_to(self, frontier: FrontierLike) -> None:
@@ -192,7 +195,7 @@ class LivePublishing:
         self._tell(self.core.abort(reason))
         await self.leave()
 
-    async def _offer(self, time: Time, payload: bytes, rows: int) -> None:
+    async def _offer(self, time: Time, payload: frames.Packed, rows: int) -> None:
         while True:
             try:
                 published = self.core.data(time, payload, rows)

@@ -41,7 +41,11 @@ class ServedLink:
         self._task = server.host.spawn(self._pump())
 
     def wake(self) -> None:
-        """There is something to send."""
+        """There is something to send: it goes at once if the network takes it."""
+        if not self.outbox.paused:
+            while not self.outbox.full and self._move():
+                pass
+            self.outbox.send()
         self._wake.set()
 
     async def _pump(self) -> None:
@@ -49,13 +53,15 @@ class ServedLink:
         while True:
             await self._wake.wait()
             self._wake.clear()
-            while await self._move():
+            await self.outbox.room()
+            while self._move():
                 self.publisher.drained()
+                await self.outbox.room()
             if self.outbox.closed:
                 return
 
-    async def _move(self) -> bool:
-        await self.outbox.room()
+    def _move(self) -> bool:
+        """The next message to the outbox; False if there is none, or nobody to send it to."""
         core = self.publisher.core
         if self.outbox.closed or self.name not in core.subscribers:
             return False

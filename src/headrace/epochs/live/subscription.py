@@ -28,8 +28,8 @@ from headrace.epochs.core.effects import (
     WhenFull,
 )
 from headrace.epochs.core.messages import Aborted, Data, Message
-from headrace.epochs.core.queues import QueuePolicy, QueueSettings
-from headrace.epochs.core.subscriber import Subscriber
+from headrace.epochs.core.queues import QueuePolicy, QueueSettings, size_of
+from headrace.epochs.core.subscriber import OVER, Subscriber
 from headrace.epochs.core.times import INTEGERS, TimeShape
 from headrace.epochs.live import addresses, frames
 from headrace.epochs.live.addresses import Serving
@@ -44,7 +44,6 @@ from headrace.epochs.live.items import (
     LiveTakenBack,
     StartedOver,
     decoded,
-    size_of_item,
 )
 from headrace.epochs.live.serving import HEARTBEAT_MS, SILENCE_MS
 from headrace.epochs.runtime.starting import FrontierLike, frontier_of
@@ -59,6 +58,8 @@ if TYPE_CHECKING:
 BUFFER_ITEMS = 1024
 BUFFER_BYTES = 16 * 1024 * 1024
 """What was received and not handed out; beyond it the sockets are not read."""
+ITEM_BYTES = 64
+"""What an item without rows counts for."""
 WHOLE_BATCHES = 65_536
 """Batches of epochs that are not complete; an epoch beyond them is given up, or ends it."""
 
@@ -270,20 +271,18 @@ class LiveHearing:
     def _hear(self, heard: _Heard, message: Message) -> None:
         core = self._core
         assert core is not None
-        if isinstance(message, Aborted) and heard.name in core.waiting_for():
-            self._lost(heard, message.reason)
-            return
-        if isinstance(message, Aborted) and self._restarts:
+        if type(message) is Aborted and (self._restarts or heard.name in core.waiting_for()):
             self._lost(heard, message.reason)
             return
         try:
             effects = core.receive(heard.name, message)
         except EpochError as error:
             raise FrameError(f"publisher {heard.name}: {error}") from error
-        if isinstance(message, Data) and isinstance(message.payload, Payload):
+        if type(message) is Data and isinstance(message.payload, Payload):
             self.statistics.batches += 1
-            dropped = any(isinstance(e, Dropped) and e.data is message for e in effects)
-            if dropped or core.end in (End.CLOSED, End.REACHED, End.FULL):
+            first = effects[0] if effects else None
+            dropped = type(first) is Dropped and first.data is message
+            if dropped or core.standing in OVER:
                 self.statistics.dropped_batches += 1
                 self.statistics.dropped_bytes += message.payload.nbytes
                 message.payload.drop()
@@ -296,9 +295,11 @@ class LiveHearing:
         for effect in effects:
             match effect:
                 case Epoch(time=time, batches=batches):
-                    self._give(LiveEpoch(time, tuple(one.data for one in batches)))
+                    whole = LiveEpoch(time, tuple(one.data for one in batches))
+                    self._give(whole, whole.nbytes)
                 case Deliver(partition=partition, data=data):
-                    self._give(LiveBatch(data.time, partition, decoded(data)))
+                    batch = LiveBatch(data.time, partition, decoded(data))
+                    self._give(batch, size_of(data.payload))
                 case Ready(lower=frontier) | Advanced(frontier=frontier) if streaming:
                     self._give(LiveFrontier(frontier))
                 case Skipped(partition=partition, upper=upper) if streaming:
@@ -316,8 +317,7 @@ class LiveHearing:
 
     # --- handing out ---
 
-    def _give(self, item: LiveItem) -> None:
-        size = size_of_item(item)
+    def _give(self, item: LiveItem, size: int = ITEM_BYTES) -> None:
         self._items.append((item, size))
         self._bytes += size
         self._news.set()

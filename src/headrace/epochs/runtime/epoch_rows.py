@@ -11,6 +11,7 @@ epoch.
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 
@@ -104,14 +105,12 @@ class EpochRows:
         self._shape = shape
         self._streams = streams
         self._segments: dict[tuple[str, int], Segment] = {}
+        self.batches_wanted = 0
+        """How many batches the last cursor asked for at a time: the next one begins with that."""
 
-    def batches(
-        self, references: Iterable[Reference], times: Sequence[Time], *, brief: bool = False
-    ) -> Iterator[tuple[pa.RecordBatch, Times]]:
-        """Record batches of the rows at `times`, and their times as an array."""
-        wanted = _Wanted(self._shape, times)
-        for run in runs_of(references):
-            yield from self._read(run, wanted, brief=brief)
+    def reading(self, references: Iterable[Reference], times: Sequence[Time]) -> RowReading:
+        """A read of the rows at `times`, load by load."""
+        return RowReading(self, runs_of(references), WantedTimes(self._shape, times))
 
     def by_time(
         self,
@@ -126,8 +125,9 @@ class EpochRows:
         Raises :class:`TooLarge` if that is too much.
         """
         found: dict[Time, list[pa.RecordBatch]] = {time: [] for time in times}
-        size = 0
-        for batch, stamps in self.batches(references, times, brief=brief):
+        size, reading = 0, self.reading(references, times)
+        while (load := reading.next(brief=brief)) is not None:
+            batch, stamps = load
             size += batch.nbytes
             if size > bytes_max:
                 raise TooLarge
@@ -135,62 +135,14 @@ class EpochRows:
                 found[time].append(part)
         return found, size
 
-    def _read(
-        self, run: RowRun, wanted: _Wanted, *, brief: bool
-    ) -> Iterator[tuple[pa.RecordBatch, Times]]:
+    def cursor(self, run: RowRun) -> Cursor:
+        """Reads a run from its beginning."""
         segment = self._segment(run.stream, run.segment)
-        cursor = Cursor(self._log.catalog, self._log.store, run.stream, segment, run.starts[0])
-        starts, ends = np.array(run.starts), np.array(run.ends)
-        got = np.zeros(len(starts), dtype=np.int64)
-        whole, end = run.whole, run.ends[-1]
-        mixed = run.mixed if wanted.several else []
-        while cursor.position < end:
-            at = cursor.position
-            try:
-                batch = cursor.next(end, brief=brief)
-            except TrimmedError as error:
-                raise EpochTrimmedError(run.stream, wanted.shown, str(error)) from error
-            if batch is None:
-                continue
-            stamps = self._stamps(run, batch)
-            match = wanted.match(stamps)
-            first, last = (
-                int(np.searchsorted(ends, at, "right")),
-                int(np.searchsorted(starts, at + len(stamps), "left")),
-            )
-            lows = np.maximum(starts[first:last], at) - at
-            highs = np.minimum(ends[first:last], at + len(stamps)) - at
-            if whole[first:last].all() and (highs - lows).sum() == len(stamps) and match.all():
-                got[first:last] += highs - lows
-                yield events.public(batch, run.segment, batch.column(0)), stamps
-                continue
-            edges = np.zeros(len(stamps) + 1, dtype=np.int64)
-            np.add.at(edges, lows, 1)
-            np.add.at(edges, highs, -1)
-            match &= np.cumsum(edges[:-1]) > 0
-            for place in mixed[bisect_left(mixed, first) : bisect_left(mixed, last)]:
-                low, high = lows[place - first], highs[place - first]
-                match[low:high] &= _Wanted(self._shape, run.times[place]).match(stamps[low:high])
-            sums = np.concatenate(([0], np.cumsum(match)))
-            got[first:last] += sums[highs] - sums[lows]
-            if sums[-1]:
-                kept, its = _kept(batch, stamps, match, int(sums[-1]))
-                yield events.public(kept, run.segment, kept.column(0)), its
-        self._check(run, got)
+        found = Cursor(self._log.catalog, self._log.store, run.stream, segment, run.starts[0])
+        found.batches_wanted = self.batches_wanted or found.batches_wanted
+        return found
 
-    def _check(self, run: RowRun, got: np.ndarray) -> None:
-        told = np.array(run.rows)
-        if not np.array_equal(got, told):
-            place = int(np.argmax(got != told))
-            raise EpochRowsError(
-                run.stream,
-                run.lines[place],
-                f"segment {run.segment}, offsets {run.starts[place]} to {run.ends[place]}",
-                int(told[place]),
-                int(got[place]),
-            )
-
-    def _stamps(self, run: RowRun, batch: pa.RecordBatch) -> Times:
+    def stamps(self, run: RowRun, batch: pa.RecordBatch) -> Times:
         """The times of all rows; rows without one are at no time (-1)."""
         parts = self._shape.length or 1
         if "epoch" not in batch.schema.names:
@@ -220,6 +172,114 @@ class EpochRows:
         return found
 
 
+class RowReading:
+    """Rows of some references, load by load in one pass; blocking."""
+
+    def __init__(self, rows: EpochRows, runs: Sequence[RowRun], wanted: WantedTimes) -> None:
+        self._rows = rows
+        self._runs = deque(runs)
+        self._wanted = wanted
+        self._pass: _Pass | None = None
+
+    def __iter__(self) -> Iterator[tuple[pa.RecordBatch, Times]]:
+        return iter(self.next, None)
+
+    def next(self, *, brief: bool = False) -> tuple[pa.RecordBatch, Times] | None:
+        """A record batch of rows, and their times as an array; None at the end.
+
+        With `brief`, for an event loop, it raises ``FileAhead`` instead of opening a file; a call
+        without goes on from there.
+        """
+        while True:
+            if self._pass is None:
+                if not self._runs:
+                    return None
+                self._pass = _Pass(self._rows, self._runs.popleft(), self._wanted)
+            if (found := self._pass.next(brief=brief)) is not None:
+                return found
+            self._pass = None
+
+
+class _Pass:
+    """One run, read from its beginning to its end."""
+
+    def __init__(self, rows: EpochRows, run: RowRun, wanted: WantedTimes) -> None:
+        self._rows, self._run, self._wanted = rows, run, wanted
+        self._cursor = rows.cursor(run)
+        self._starts, self._ends = np.array(run.starts), np.array(run.ends)
+        self._got = np.zeros(len(run.starts), dtype=np.int64)
+        self._whole = run.whole
+        self._mixed = run.mixed if wanted.several else []
+        single = wanted.shape.length == 0 and {*run.epochs, *map(len, run.times)} == {1}
+        self._times = np.array([times[0] for times in run.times]) if single else None
+        """The time of every reference, where all have one."""
+
+    def next(self, *, brief: bool) -> tuple[pa.RecordBatch, Times] | None:
+        run, cursor, end = self._run, self._cursor, self._run.ends[-1]
+        while (at := cursor.position) < end:
+            try:
+                batch = cursor.next(end, brief=brief)
+            except TrimmedError as error:
+                raise EpochTrimmedError(run.stream, self._wanted.shown, str(error)) from error
+            if batch is None:
+                continue
+            stamps = self._rows.stamps(run, batch)
+            match = self._match(at, stamps)
+            if match is not None:
+                count = int(np.count_nonzero(match))
+                if not count:
+                    continue
+                batch, stamps = _kept(batch, stamps, match, count)
+            return events.public(batch, run.segment, batch.column(0)), stamps
+        self._rows.batches_wanted = cursor.batches_wanted
+        self._check()
+        return None
+
+    def _match(self, at: int, stamps: Times) -> Mask | None:
+        """Which rows of a load from offset `at` on count; None if all do."""
+        count = len(stamps)
+        first = int(np.searchsorted(self._ends, at, "right"))
+        last = int(np.searchsorted(self._starts, at + count, "left"))
+        lows = np.maximum(self._starts[first:last], at) - at
+        highs = np.minimum(self._ends[first:last], at + count) - at
+        sizes = highs - lows
+        if self._whole[first:last].all() and sizes.sum() == count:
+            if self._times is not None:
+                match = stamps == np.repeat(self._times[first:last], sizes)
+            else:
+                match = self._wanted.match(stamps)
+            if match.all():
+                self._got[first:last] += sizes
+                return None
+        match = self._wanted.match(stamps)
+        edges = np.zeros(count + 1, dtype=np.int64)
+        np.add.at(edges, lows, 1)
+        np.add.at(edges, highs, -1)
+        match &= np.cumsum(edges[:-1]) > 0
+        mixed = self._mixed
+        for place in mixed[bisect_left(mixed, first) : bisect_left(mixed, last)]:
+            low, high = lows[place - first], highs[place - first]
+            wanted = WantedTimes(self._wanted.shape, self._run.times[place])
+            match[low:high] &= wanted.match(stamps[low:high])
+        sums = np.concatenate(([0], np.cumsum(match)))
+        self._got[first:last] += sums[highs] - sums[lows]
+        return match
+
+    def _check(self) -> None:
+        """As many rows in every reference as its line tells."""
+        run, told = self._run, np.array(self._run.rows)
+        if np.array_equal(self._got, told):
+            return
+        place = int(np.argmax(self._got != told))
+        raise EpochRowsError(
+            run.stream,
+            run.lines[place],
+            f"segment {run.segment}, offsets {run.starts[place]} to {run.ends[place]}",
+            int(told[place]),
+            int(self._got[place]),
+        )
+
+
 def _kept(
     batch: pa.RecordBatch, stamps: Times, match: Mask, count: int
 ) -> tuple[pa.RecordBatch, Times]:
@@ -230,11 +290,11 @@ def _kept(
     return batch.filter(mask_array(match)), stamps[match]
 
 
-class _Wanted:
+class WantedTimes:
     """Some times, to be found among many."""
 
     def __init__(self, shape: TimeShape, times: Sequence[Time]) -> None:
-        self._shape = shape
+        self.shape = shape
         self._times = set(times)
         self._array = np.array(sorted(self._times), dtype=np.int64)
 
@@ -253,6 +313,10 @@ class _Wanted:
             same: Mask = stamps == self._array[0]
             return same if same.ndim == 1 else np.logical_and.reduce(same, axis=1)
         if stamps.ndim == 1:
+            first, last = self._array[0], self._array[-1]
+            if last - first == len(self._array) - 1:
+                between: Mask = (stamps >= first) & (stamps <= last)
+                return between
             places = np.searchsorted(self._array, stamps)
             places[places == len(self._array)] = 0
             found: Mask = self._array[places] == stamps
@@ -274,11 +338,8 @@ def split(
         batch = events.reordered(batch, sequence)
         stamps, keys = stamps[sequence], keys[sequence]
         steps = np.diff(keys)
-    bounds = [0, *(np.flatnonzero(steps) + 1).tolist(), len(keys)]
-    for start, end in pairwise(bounds):
-        if end > start:
-            time = stamps[start].tolist()
-            yield (
-                shape.from_row([time] if isinstance(time, int) else time),
-                batch.slice(start, end - start),
-            )
+    starts = np.concatenate(([0], np.flatnonzero(steps) + 1))
+    times = stamps[starts].tolist()
+    bounds = [*starts.tolist(), len(keys)]
+    for time, (start, end) in zip(times, pairwise(bounds), strict=True):
+        yield time if shape.length == 0 else tuple(time), batch.slice(start, end - start)

@@ -8,15 +8,18 @@ that gets too large all the same is given up, and the epoch is read load by load
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
+from functools import partial
 
 import pyarrow as pa
 
+from headrace.epochs.core.arrays import Times
 from headrace.epochs.core.feed import Reference
 from headrace.epochs.core.times import Time
-from headrace.epochs.runtime.epoch_rows import EpochRows, TooLarge
+from headrace.epochs.runtime.epoch_rows import EpochRows, RowReading, TooLarge
 from headrace.epochs.runtime.given import EpochItem, WholeEpoch
 from headrace.host.host import Host
 from headrace.host.loads import LOOP_ROWS
@@ -55,12 +58,19 @@ class ReadAhead:
             for batch in found:
                 yield batch
             return
-        batches = self._rows.batches(references, times)
-        while True:
-            load = await self._host.in_thread(next, batches, None)
-            if load is None:
-                return
-            yield load[0]
+        reading = self._rows.reading(references, times)
+        while (batch := await self._load(reading)) is not None:
+            yield batch
+
+    async def _load(self, reading: RowReading) -> pa.RecordBatch | None:
+        """The next load, by the event loop itself where it may."""
+        loads = self._host.loads
+        if loads.may_read:
+            # Yield between two loads, so that other tasks run.
+            await asyncio.sleep(0)
+            with suppress(FileAhead):
+                return _batch(loads.read(partial(reading.next, brief=True)))
+        return _batch(await self._host.in_thread(loads.read_all, reading.next))
 
     async def _epoch(self, time: Time, references: Sequence[Reference]) -> list[pa.RecordBatch]:
         """The rows of a small epoch, and with them those of the next ones in the queue."""
@@ -94,3 +104,7 @@ class ReadAhead:
                     lambda: rows.by_time(references, times, brief=True, bytes_max=most)
                 )
         return await self._host.in_thread(rows.by_time, references, times, bytes_max=most)
+
+
+def _batch(load: tuple[pa.RecordBatch, Times] | None) -> pa.RecordBatch | None:
+    return None if load is None else load[0]

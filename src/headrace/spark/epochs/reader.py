@@ -90,7 +90,7 @@ def read_epochs(
     for (stream, segment), group in of_segment:
         references = list(group)
         times = list({one.time for one in references})
-        for batch, _ in rows.batches(references, times):
+        for batch, _ in rows.reading(references, times):
             if options.subject is not None:
                 batch = batch.filter(match_array(options.subject, batch.column("subject")))
             if batch.num_rows:
