@@ -24,6 +24,7 @@ from headrace.catalog.streams import StreamConfig
 from headrace.groups import names
 from headrace.groups.partitioned import lifecycle
 from headrace.groups.partitioned.names import GroupName
+from headrace.groups.picture import Memories
 from headrace.groups.progress import Progress
 from headrace.groups.progress.store import join
 from headrace.groups.readers import admin as readers
@@ -171,13 +172,14 @@ def measure(log: Log, rounds: int = ROUNDS) -> dict[str, float]:
         found.setdefault(what, []).append(1_000 * (time.process_time() - begun_s))
         return done
 
-    look = looking.look(log.catalog, None).look
+    memories = Memories()
+    look = looking.look(log.catalog, None, memories).look
     history = History()
     facts = NodeFacts(version="1", look_age_s=0, away=False, listeners=0, per_unit=False)
     for turn in range(1, rounds + 1):
         for what, some in (("all", units), ("few", units[::100])):
             ack(log, some, 2 * turn + (what == "few"))
-            seen = partial(looking.look, log.catalog, look)
+            seen = partial(looking.look, log.catalog, look, memories)
             look = spent(what, seen).look
         history.add(look)
         spent("metrics", partial(rendered, look, history, Counter(), facts))

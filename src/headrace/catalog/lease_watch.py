@@ -16,7 +16,7 @@ class Lease(msgspec.Struct, frozen=True):
     expires_us: int
 
 
-class Ended(msgspec.Struct, frozen=True):
+class Ended(msgspec.Struct, frozen=True, gc=False):
     """A lease that has run out, or is over for whoever takes it, and was not given back."""
 
     name: str

@@ -4,16 +4,22 @@ Whoever looks at one group could ask for its rows one by one; for a thousand gro
 thousands of questions.  Here each table is read once, whatever the number of groups, units and
 segments.  The rows of progress come with the batch in which the group goes on, found by its place
 in the index, so that bytes and age need no question of their own.
+
+Whoever looks again and again (:class:`~headrace.catalog.memory.Memory`) gets what is as it was as
+the same objects, and asks for batches only where a group has come to another one.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from itertools import groupby
+from operator import itemgetter
+from typing import Any, NamedTuple, TypeAlias
 
 from headrace.catalog.leases import Ended
+from headrace.catalog.memory import Memory
 from headrace.catalog.transaction import IN_ONE_QUERY, Row, Tx, in_parts
 
 
@@ -64,6 +70,78 @@ def progress(tx: Tx, groups: Sequence[str] | None = None) -> dict[str, dict[int,
     return dict(found)
 
 
+class KnownProgress:
+    """The progress of all, as it was last read."""
+
+    def __init__(self) -> None:
+        self.found: Mapping[str, Mapping[int, Reached]] = {}
+        self._rows: dict[str, list[Row]] = {}
+        self._bounds: Mapping[int, tuple[int, int]] = {}
+
+    def read(
+        self, tx: Tx, bounds: Mapping[int, tuple[int, int]]
+    ) -> Mapping[str, Mapping[int, Reached]]:
+        """As :func:`progress`, of all; ``bounds`` are {segment id: (tail, head)}.
+
+        What is as it was is the same object.  The batch that came next still does while the place
+        to go on from lies in it, and where that is the head there is none; elsewhere it is looked
+        up.  (Batches that were compacted meanwhile are taken for what they were.)
+        """
+        found: dict[str, Mapping[int, Reached]] = {}
+        unknown: list[str] = []
+        read: dict[str, list[Row]] = {}
+        bound = bounds is self._bounds
+        query = "SELECT group_name, segment_id, floor, state FROM progress ORDER BY 1, 2"
+        for name, each in groupby(tx.rows(query), itemgetter(0)):
+            rows = read[name] = [*each]
+            known = self.found.get(name)
+            if known is not None and bound and rows == self._rows[name]:
+                found[name] = known
+                continue
+            seen = None if known is None else _reached(rows, known, bounds)
+            if seen is None:
+                unknown.append(name)
+            else:
+                found[name] = seen
+        few = len(unknown) <= IN_ONE_QUERY
+        for name, reached in (progress(tx, unknown if few else None) if unknown else {}).items():
+            known = self.found.get(name)
+            found[name] = known if known is not None and known == reached else reached
+        self.found, self._rows, self._bounds = found, read, bounds
+        return found
+
+
+def _reached(
+    rows: Iterable[Row], known: Mapping[int, Reached], bounds: Mapping[int, tuple[int, int]]
+) -> Mapping[int, Reached] | None:
+    """How far a reader has come; None if a batch that comes next is not known."""
+    make = partial(tuple.__new__, Reached)
+    found = {}
+    same = True
+    for _, id, floor, state in rows:
+        was, bound = known.get(id), bounds.get(id)
+        if bound is None:  # a segment that is gone
+            continue
+        if was is None:
+            return None
+        tail, head = bound
+        start, end = was[2], was[3]
+        if floor >= head:
+            if start is not None:
+                was = _NOTHING_YET
+        elif start is None or end is None or not start <= (floor if floor > tail else tail) < end:
+            return None
+        if floor == was[0] and state == was[1]:
+            found[id] = was
+        else:
+            same = False
+            found[id] = make((floor, state, *was[2:]))
+    return known if same and len(found) == len(known) else found
+
+
+_NOTHING_YET = Reached(-1, b"", None, None, None, None, None)
+
+
 def first_batches(tx: Tx, ids: Sequence[int]) -> dict[int, Reached]:
     """The first batch that segments retain, for readers that have not begun there."""
     some = ids if len(ids) <= IN_ONE_QUERY else None
@@ -82,19 +160,30 @@ def markers(tx: Tx, ids: Sequence[int]) -> dict[int, list[int]]:
     return {segment_id: sorted(offsets) for segment_id, offsets in found.items()}
 
 
+Claimed: TypeAlias = Mapping[str, tuple[str | None, int]]
+"""{unit: (owner, token)} of a reader."""
+
+
 def claims(
-    tx: Tx, groups: Sequence[str] | None = None
-) -> dict[str, dict[str, tuple[str | None, int]]]:
-    """{name of a reader: {unit: (owner, token)}}, of all or of some."""
-    found: dict[str, dict[str, tuple[str | None, int]]] = {}
+    tx: Tx, groups: Sequence[str] | None = None, memory: Memory | None = None
+) -> Mapping[str, Claimed]:
+    """{name of a reader: its claims}, of all or of some."""
     query = "SELECT group_name, unit, owner, token FROM claims"
-    for name, unit, owner, token in _rows(tx, query, "group_name", groups):
+    rows = _rows(tx, query, "group_name", groups)
+    return (memory or Memory()).each("claims", rows, _claims)
+
+
+def _claims(rows: list[Row]) -> dict[str, Claimed]:
+    found: defaultdict[str, dict[str, tuple[str | None, int]]] = defaultdict(dict)
+    for name, unit, owner, token in rows:
         if unit:
-            found.setdefault(name, {})[unit] = owner, token
-    return found
+            found[name][unit] = owner, token
+    return dict(found)
 
 
-def leases(tx: Tx, beginnings: Sequence[str] | None = None) -> dict[str, Ended]:
+def leases(
+    tx: Tx, beginnings: Sequence[str] | None = None, memory: Memory | None = None
+) -> Mapping[str, Ended]:
     """Leases that have an owner, also those that have run out; all, or by how their names begin."""
     query = (
         "SELECT name, owner, token, expires_us, heard_us, told >= token FROM leases "
@@ -104,9 +193,13 @@ def leases(tx: Tx, beginnings: Sequence[str] | None = None) -> dict[str, Ended]:
     if beginnings is not None:
         query += f" AND ({' OR '.join(['substr(name, 1, ?) = ?'] * len(beginnings)) or '1 = 0'})"
         params = [value for text in beginnings for value in (len(text), text)]
+    return (memory or Memory()).each("leases", tx.rows(query, params), _leases)
+
+
+def _leases(rows: list[Row]) -> dict[str, Ended]:
     return {
         name: Ended(name, owner, token, expires_us, heard_us, bool(told))
-        for name, owner, token, expires_us, heard_us, told in tx.rows(query, params)
+        for name, owner, token, expires_us, heard_us, told in rows
     }
 
 

@@ -7,12 +7,12 @@ more events; its successors cover what it covered.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
 
 import msgspec
 
 from headrace.catalog import lanes
 from headrace.catalog.keys import undamaged
+from headrace.catalog.memory import Memory
 from headrace.catalog.notifier import STREAMS
 from headrace.catalog.records import left_out
 from headrace.catalog.stream_config import (
@@ -30,6 +30,7 @@ from headrace.catalog.stream_config import (
     StreamConfig,
     decode_config,
 )
+from headrace.catalog.stream_rows import SEALED, asking_segments, read_segments
 from headrace.catalog.transaction import Query, Row, Tx, in_parts
 from headrace.errors import UnknownStreamError, UnreadableRecordError
 
@@ -54,13 +55,11 @@ __all__ = [
 KEY_SPACE = 1 << 32
 NO_TIME_US = -(1 << 62)
 """Earlier than any event: the greatest event time of an empty segment."""
-FEW = 16
-"""Up to this many streams are read one by one."""
 LOCK_ALL = "streams"
 """Held while the set of streams changes."""
 
 
-class Segment(msgspec.Struct, frozen=True):
+class Segment(msgspec.Struct, frozen=True, gc=False):
     """One segment as the catalog knows it; ``head`` is the offset the next event gets."""
 
     id: int
@@ -125,17 +124,12 @@ def lock(stream_id: int) -> str:
 
 
 _NAMED = "SELECT id, name, config, created_us FROM streams WHERE name = ?"
-_SEGMENT = (
-    "id, number, range_lo, range_hi, head, tail, bytes, trimmed_bytes, max_ts_us, created_us, "
-    "sealed_us, markers, lane"
-)
-_SEALED = 11  # where ``sealed_us`` stands, behind the stream
 
 
 def asking(name: str) -> tuple[Query, Query, Query]:
     """The queries of :func:`get`."""
     where = "WHERE stream_id = (SELECT id FROM streams WHERE name = ?) "
-    return (_NAMED, (name,)), *_asking_segments(where, (name,))
+    return (_NAMED, (name,)), *asking_segments(where, (name,))
 
 
 def get(tx: Tx, name: str) -> Stream | None:
@@ -174,17 +168,29 @@ def removable(tx: Tx, name: str) -> Stream:
     return stream
 
 
-def all_streams(tx: Tx, *, internal: bool = True) -> tuple[Stream, ...]:
-    """All streams by name; only the names of internal ones hold a dot."""
+def all_streams(
+    tx: Tx, *, internal: bool = True, memory: Memory | None = None
+) -> tuple[Stream, ...]:
+    """All streams by name; only the names of internal ones hold a dot.
+
+    Those that are as they were are the same objects to whoever remembers.
+    """
     rows = tx.rows(
         "SELECT id, name, config, created_us FROM streams WHERE name NOT LIKE ? ORDER BY name",
         ("" if internal else "%.%",),
     )
-    found = []
-    for stream in _with_segments(tx, rows):
+    read = (rows, *read_segments(tx, rows))
+    made = (memory or Memory()).each(f"streams, {internal=}", read, _sound_streams)
+    return tuple(made.values())
+
+
+def _sound_streams(read: tuple[list[Row], list[Row], list[Row]]) -> dict[int, Stream]:
+    found = {}
+    for stream in _streams(*read):
         with left_out():
-            found.append(_sound(stream))
-    return tuple(found)
+            sound = _sound(stream)
+            found[sound.id] = sound
+    return found
 
 
 def _sound(stream: Stream | UnreadableRecordError) -> Stream:
@@ -285,25 +291,7 @@ def _with_segments(
     An error stands in the place of one whose configuration cannot be read, or whose segments do not
     follow from earlier ones (unless ``in_order`` says that this does not matter).
     """
-    if len(rows) > FEW:
-        queries = [*_asking_segments()]
-    else:
-        each = [_asking_segments("WHERE stream_id = ? ", (row[0],)) for row in rows]
-        queries = [query for both in each for query in both]
-    found = tx.together(*queries)
-    return _streams(rows, chain(*found[::2]), chain(*found[1::2]), in_order=in_order)
-
-
-def _asking_segments(where: str = "", params: tuple[object, ...] = ()) -> tuple[Query, Query]:
-    """The queries for the segments of streams, and for their edges, in this order.
-
-    On PostgreSQL a stream may be scaled between the two.  Segments that were opened then are not
-    known; the other way round they would seem to follow from none, and could be read too early.
-    """
-    segments = f"SELECT stream_id, {_SEGMENT} FROM segments {where}ORDER BY stream_id, number"
-    edges = f"SELECT stream_id, predecessor, successor FROM segment_edges {where}"
-    edges += "ORDER BY stream_id, predecessor, successor"
-    return (segments, params), (edges, params)
+    return _streams(rows, *read_segments(tx, rows), in_order=in_order)
 
 
 def _streams(
@@ -319,7 +307,7 @@ def _streams(
             # Whoever waited for it would wait for ever.
             damaged[stream_id] = f"segment {second} cannot follow from segment {first}"
         place = stream_id, first
-        if place in found and found[place][_SEALED] is None:
+        if place in found and found[place][SEALED] is None:
             continue  # it was split after the segments were read
         before.setdefault((stream_id, second), []).append(first)
         after.setdefault(place, []).append(second)

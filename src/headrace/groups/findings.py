@@ -10,6 +10,8 @@ from headrace.groups.shapes import Finding, GroupLag
 BEHIND_S = 900
 """A group that is further behind than this needs somebody to look at it."""
 
+OF_LAG = ("behind", "lost_to_trimming")
+
 
 def of_lag(lag: GroupLag, behind_s: float = BEHIND_S) -> list[Finding]:
     """What its lag says about a group."""

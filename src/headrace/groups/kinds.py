@@ -11,14 +11,23 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from importlib import import_module
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import msgspec
 
 from headrace.catalog import Tx
+from headrace.catalog.leases import Ended
 from headrace.groups.names import PARTITIONED, SHARED, FullName
 from headrace.groups.picture import CatalogReach, Picture
 from headrace.groups.shapes import GroupLag, GroupView
+
+
+class Basis(NamedTuple):
+    """All that a view of a group is made of, but the time."""
+
+    parts: tuple[object, ...]
+    leases: tuple[Ended | None, ...]
+    """A view of leases that are held, and well, changes with time only in its lag."""
 
 
 class KindOfGroups(ABC):
@@ -49,6 +58,13 @@ class KindOfGroups(ABC):
     @abstractmethod
     def view(self, name: FullName, picture: Picture) -> GroupView:
         """The group as the picture shows it; a record that cannot be read raises."""
+
+    def basis(self, name: FullName, picture: Picture) -> Basis | None:  # noqa: ARG002
+        """What the view is made of, to be compared with what an earlier one was made of.
+
+        None: nobody can tell, and it is made anew each time.
+        """
+        return None
 
     def lag(self, name: FullName, picture: Picture) -> GroupLag:
         """The lag of the view, with the units."""

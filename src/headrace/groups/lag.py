@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias, cast
 
 import msgspec
+from msgspec.structs import replace
 
 from headrace.catalog.overview import Reached
 from headrace.catalog.streams import Segment, Stream
@@ -32,8 +33,8 @@ OffsetRanges: TypeAlias = list[tuple[int, int]]
 """Offsets from the first of each pair up to the second, which is not included."""
 
 
-_BegunTuple: TypeAlias = tuple[int, bytes, int, int, int, int, int | None]
-"""A :class:`Reached` that has a batch."""
+_BegunTuple: TypeAlias = tuple[int, bytes, int | None, int, int, int, int | None]
+"""A :class:`Reached`; what follows the start of its batch is there if that is."""
 
 
 def is_exact(filters: Iterable[str], stream: Stream) -> bool:
@@ -43,63 +44,51 @@ def is_exact(filters: Iterable[str], stream: Stream) -> bool:
 
 
 def unit_view(
+    frame: UnitView,
     reached: Reached | None,
     segment: Segment,
     now_us: int,
     *,
-    unit: str,
-    stream: str,
     markers: int = 0,
     exact: bool = True,
-    member: str | None = None,
-    instance: str | None = None,
-    token: int = 0,
-    state: str = "unowned",
-    partitions: tuple[int, ...] = (),
 ) -> UnitView:
-    """A unit with what the group has not acked of it.
+    """A unit with what the group has not acked of it; ``frame`` tells what else there is to it.
 
     ``markers`` are among what is not acked, and are no events.  A look at everything makes ten
     thousand of them, so nothing is called here that need not be.
     """
-    floor, record = (0, b"") if reached is None else (reached[0], reached[1])
+    if reached is None:
+        floor, record, start = 0, b"", None
+    else:
+        floor, record, start, end, batch, total, created_us = cast("_BegunTuple", reached)
+    tail, head = segment.tail, segment.head
     try:
-        kept, lost = glance.unacked(record, floor, segment.tail, segment.head)
+        kept, lost = glance.unacked(record, floor, tail, head)
     except (msgspec.DecodeError, ValueError):  # damaged: the floor is known all the same
-        kept, lost = glance.unacked(b"", floor, segment.tail, segment.head)
+        kept, lost = glance.unacked(b"", floor, tail, head)
         exact = False
     events = kept - markers
     size, seconds = 0, 0.0
     if events <= 0:
         events, exact = 0, True
-    elif reached is not None and reached.start is not None:
-        size, seconds = _left(reached, segment, now_us)
-    return UnitView(
-        unit=unit,
-        stream=stream,
-        member=member,
-        instance=instance,
-        token=token,
-        state=state,
+    elif start is not None:
+        # Bytes from the first unacked event on, within its batch by the number of events.
+        first = floor if floor > tail else tail
+        rest = end - (start if start > first else first)
+        size = segment.bytes - total + batch * rest // (end - start)
+        size = size if size > 0 else 0
+        if created_us is not None and created_us < now_us:
+            seconds = (now_us - created_us) / 1e6
+    return replace(
+        frame,
         floor=floor,
-        head=segment.head,
-        partitions=partitions,
+        head=head,
         events=events,
         bytes=size,
         seconds=seconds,
         exact=exact,
         lost_to_trimming=lost,
     )
-
-
-def _left(reached: Reached, segment: Segment, now_us: int) -> tuple[int, float]:
-    """Bytes from the first unacked event on, within its batch by the number of events; its age."""
-    floor, _, start, end, size, total, created_us = cast("_BegunTuple", reached)
-    first = start if start > floor else floor
-    rest = end - (first if first > segment.tail else segment.tail)
-    left = segment.bytes - total + size * rest // (end - start)
-    seconds = (now_us - created_us) / 1e6 if created_us else 0.0
-    return left if left > 0 else 0, seconds if seconds > 0 else 0.0
 
 
 def total(
@@ -126,6 +115,23 @@ def total(
         source_seconds=left_s,
         finding=finding,
     )
+
+
+def aged(units: Sequence[UnitView], by_us: int) -> tuple[UnitView, ...]:
+    """Units of which nothing has changed but that it is later."""
+    return tuple(
+        [
+            replace(unit, seconds=(round(seconds * 1e6) + by_us) / 1e6)
+            if (seconds := unit.seconds)
+            else unit
+            for unit in units
+        ]
+    )
+
+
+def later_s(seconds: float, by_us: int) -> float:
+    """How long ago something was that was so long ago; 0 if nothing was."""
+    return (round(seconds * 1e6) + by_us) / 1e6 if seconds else 0.0
 
 
 def _sums(units: Sequence[UnitView]) -> tuple[int, int, float, bool, int]:

@@ -21,9 +21,11 @@ name calls :func:`resolve`, and gets a :class:`FullName` or an error that tells 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from importlib import import_module
 
 import msgspec
+from msgspec.structs import astuple
 
 from headrace.catalog import Tx, entries
 from headrace.catalog.keys import named
@@ -41,6 +43,8 @@ PARTITIONED = "partitioned"
 SHARED = "shared"
 SHARED_BUCKET = "shared-groups"
 NAME_CHARS_MAX = 1_000
+NAMES_KNOWN = 10_000
+"""Names are taken apart once; whoever lists them lists them again and again."""
 LISTED_MAX = 20
 """An error lists this many names."""
 
@@ -179,7 +183,8 @@ def resolve(tx: Tx, text: str) -> FullName:
 
 def all_names(tx: Tx) -> list[FullName]:
     """Every group of every kind that the catalog has, sorted."""
-    return sorted(name for family in families() for name in _form(family).listed(tx))
+    every = [name for family in families() for name in _form(family).listed(tx)]
+    return sorted(every, key=astuple)
 
 
 def _nearest(wanted: FullName, known: list[FullName]) -> list[FullName]:
@@ -211,11 +216,13 @@ def _partitioned_text(name: FullName) -> str:
     return f"{PARTITIONED}/{short}" if name.scope in _forms or name.scope in _later else short
 
 
+@lru_cache(maxsize=NAMES_KNOWN)
 def _of_partitioned_key(key: str) -> FullName:
     found = GroupName.of_key(key)
     return FullName(PARTITIONED, found.stream, found.group)
 
 
+@lru_cache(maxsize=NAMES_KNOWN)
 def _of_shared_key(key: str) -> FullName:
     group, _, filter = key.partition(":")
     return FullName(SHARED, check_filter(filter), check_name(group, "group name"))

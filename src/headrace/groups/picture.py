@@ -6,6 +6,9 @@ the looking: which units nobody has begun, whose first batch tells their age.  T
 that people made are all read when the first is asked for; where one of a work queue is missing, it
 is noted (``wanted``), read for all groups in one statement, and the groups that wanted one look
 again.
+
+Whoever takes pictures again and again keeps a memory of them (:class:`Memories`): what is as it was
+is not made anew.
 """
 
 from __future__ import annotations
@@ -17,12 +20,32 @@ import msgspec
 
 from headrace.catalog import Tx, markers, overview, streams
 from headrace.catalog.leases import Ended
-from headrace.catalog.overview import Reached
+from headrace.catalog.memory import Memory
+from headrace.catalog.overview import Claimed, KnownProgress, Reached
 from headrace.catalog.streams import Segment, Stream
-from headrace.groups.lag import OffsetRanges, missed
+from headrace.groups.lag import OffsetRanges, is_exact, missed
 
 MARKERS_MAX = 100_000
 """Up to this many markers are read at once; beyond, each range of a unit is looked up."""
+
+
+REMEMBERED_US = 60_000_000
+"""For this long; then everything is looked up and made anew, what was compacted meanwhile too."""
+
+
+class Memories(Memory):
+    """What the last picture of everything was, and what was made of it; for one thread."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.progress = KnownProgress()
+        self._since_us = 0
+
+    def begin(self, now_us: int) -> None:
+        """Another picture is taken."""
+        if not 0 <= now_us - self._since_us < REMEMBERED_US:
+            self.forget()
+            self.progress, self._since_us = KnownProgress(), now_us
 
 
 class CatalogReach(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,8 +67,9 @@ class Picture(msgspec.Struct, kw_only=True):
     entries: Mapping[str, Mapping[str, bytes]]
     streams: Mapping[str, Stream]
     progress: Mapping[str, Mapping[int, Reached]]
-    claims: Mapping[str, Mapping[str, tuple[str | None, int]]]
+    claims: Mapping[str, Claimed]
     leases: Mapping[str, Ended]
+    memory: Memory
     own: dict[str, object]
     """What kinds have read from tables of their own, by family."""
     firsts: dict[int, Reached] = {}
@@ -87,6 +111,11 @@ class Picture(msgspec.Struct, kw_only=True):
         found = self.leases.get(lease)
         return found if found is not None and found.expires_us > self.now_us else None
 
+    def exact(self, filters: tuple[str, ...], stream: Stream) -> bool:
+        """Whether everything that a stream captures passes the filters, by their texts alone."""
+        what = "exact", filters, stream.config.subjects
+        return self.memory.made(what, None, lambda _: is_exact(filters, stream))
+
     def begin_again(self) -> None:
         """Read the first batches that were wanted."""
         self.firsts |= overview.first_batches(self.tx, sorted(self.wanted))
@@ -102,10 +131,12 @@ def take(
     entries: Mapping[str, Mapping[str, bytes]],
     own: dict[str, object],
     reach: CatalogReach | None = None,
+    memories: Memories | None = None,
 ) -> Picture:
     """The rest of a picture whose entries are read already; of all groups, or within a reach."""
+    memory = memories or Memory()
     if reach is None:
-        found: Iterable[Stream] = streams.all_streams(tx)
+        found: Iterable[Stream] = streams.all_streams(tx, memory=memory)
     elif reach.streams is None:
         found = streams.all_streams(tx, internal=False)
     else:
@@ -120,11 +151,25 @@ def take(
         now_us=tx.now_us(),
         entries=entries,
         streams=known,
-        progress=overview.progress(tx, readers),
-        claims=overview.claims(tx, readers),
-        leases=overview.leases(tx, None if reach is None else reach.leases),
+        progress=overview.progress(tx, readers)
+        if memories is None
+        else _progress(tx, tuple(known.values()), memories),
+        claims=overview.claims(tx, readers, memory),
+        leases=overview.leases(tx, None if reach is None else reach.leases, memory),
+        memory=memory,
         own=own,
         marked=overview.markers(tx, [s.id for s in segments]) if few else None,
         wanted=set(),
         public=public,
     )
+
+
+def _progress(
+    tx: Tx, known: tuple[Stream, ...], memories: Memories
+) -> Mapping[str, Mapping[int, Reached]]:
+    """The progress of all, which is remembered."""
+    return memories.progress.read(tx, memories.made("bounds", known, _bounds))
+
+
+def _bounds(known: tuple[Stream, ...]) -> dict[int, tuple[int, int]]:
+    return {s.id: (s.tail, s.head) for stream in known for s in stream.segments}

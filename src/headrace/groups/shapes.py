@@ -16,7 +16,7 @@ from headrace.groups.decisions.core.record import Decision
 LAG = {"events": "lag_events", "bytes": "lag_bytes", "seconds": "lag_seconds"}
 
 
-class UnitView(msgspec.Struct, frozen=True, kw_only=True, rename=LAG):
+class UnitView(msgspec.Struct, frozen=True, kw_only=True, gc=False, rename=LAG):
     """What one member owns: a segment, a partition, or a member's share of a stream."""
 
     unit: str
@@ -72,7 +72,7 @@ class GroupLag(msgspec.Struct, frozen=True, kw_only=True, rename=LAG):
         return self.units
 
 
-class GroupMember(msgspec.Struct, frozen=True, kw_only=True):
+class GroupMember(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A member of a group."""
 
     member: str
@@ -93,7 +93,7 @@ class GroupMember(msgspec.Struct, frozen=True, kw_only=True):
     """Why it owns less than it should."""
 
 
-class Finding(msgspec.Struct, frozen=True, kw_only=True):
+class Finding(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Something that is not as it should be."""
 
     finding: str

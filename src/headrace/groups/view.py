@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import TypeVar
+from typing import NamedTuple, TypeVar, cast
 
 import msgspec
 
 from headrace.catalog import Tx, overview
 from headrace.errors import HeadraceError
-from headrace.groups import kinds, lag, names
+from headrace.groups import findings, hearing, kinds, lag, names
+from headrace.groups.kinds import Basis
 from headrace.groups.names import FullName
-from headrace.groups.picture import Picture, take
+from headrace.groups.picture import Memories, Picture, take
 from headrace.groups.shapes import Finding, GroupLag, GroupView
 
 _log = logging.getLogger(__name__)
@@ -30,12 +31,14 @@ def all_groups(tx: Tx) -> list[GroupView]:
     return list(views(picture_of_all(tx, wanted), wanted))
 
 
-def picture_of_all(tx: Tx, wanted: list[FullName]) -> Picture:
+def picture_of_all(tx: Tx, wanted: list[FullName], memories: Memories | None = None) -> Picture:
     """Everything that the catalog knows of groups; ``wanted`` are all their names."""
+    if memories is not None:
+        memories.begin(tx.now_us())
     known = list(kinds.kinds({name.family for name in wanted}))
     buckets = [bucket for each in known for bucket in (*each.buckets, *each.whole(None))]
     own = {each.family: each.load(tx, None) for each in known}
-    return take(tx, overview.entries(tx, list(dict.fromkeys(buckets))), own)
+    return take(tx, overview.entries(tx, list(dict.fromkeys(buckets))), own, memories=memories)
 
 
 def lag_of_all(tx: Tx) -> list[GroupLag]:
@@ -47,6 +50,71 @@ def lag_of_all(tx: Tx) -> list[GroupLag]:
 def views(picture: Picture, wanted: list[FullName]) -> list[GroupView]:
     """Groups in a picture; what cannot be read stands there as a finding."""
     return _each(picture, wanted, _view)
+
+
+class _Made(NamedTuple):
+    """A view that was made before."""
+
+    basis: Basis
+    view: GroupView
+    at_us: int
+
+
+def views_again(picture: Picture, wanted: list[FullName]) -> list[GroupView]:
+    """As :func:`views`; one that is made of the same as before is only aged."""
+    return _each(picture, wanted, _again)
+
+
+def _again(name: FullName, picture: Picture) -> GroupView:
+    kind = kinds.kind(name.family)
+    try:
+        basis = None if kind is None else kind.basis(name, picture)
+    except HeadraceError:
+        basis = None
+    if basis is None:
+        return _view(name, picture)
+    known = cast(_Made | None, picture.memory.last(("view", name)))
+    if known is not None and known.basis == basis and _are_well(basis, picture.now_us):
+        return _aged(known.view, picture.now_us - known.at_us)
+    before = len(picture.wanted)
+    made = _view(name, picture)
+    if len(picture.wanted) == before and _can_age(made):
+        picture.memory.keep(("view", name), _Made(basis, made, picture.now_us))
+    return made
+
+
+def _can_age(made: GroupView) -> bool:
+    """Whether what is not acked has an age; of what was appended just now nobody can tell."""
+    behind = made.lag
+    if behind.source_events and not behind.source_seconds:
+        return False
+    return all(unit.seconds for unit in made.units if unit.events)
+
+
+def _are_well(basis: Basis, now_us: int) -> bool:
+    """Whether all leases are held, and by processes that were heard: time changes nothing then."""
+    return all(
+        lease is None or (lease.expires_us > now_us and hearing.silence_s(lease, now_us) is None)
+        for lease in basis.leases
+    )
+
+
+def _aged(view: GroupView, by_us: int) -> GroupView:
+    """A view of which nothing has changed but that it is later."""
+    before = view.lag
+    if not before.seconds:
+        return view
+    behind = msgspec.structs.replace(
+        before,
+        seconds=lag.later_s(before.seconds, by_us),
+        source_seconds=lag.later_s(before.source_seconds, by_us),
+    )
+    found = view.findings
+    if behind.seconds > findings.BEHIND_S:
+        rest = [each for each in found if each.finding not in findings.OF_LAG]
+        found = (*rest, *findings.of_lag(behind))
+    units = lag.aged(view.units, by_us)
+    return msgspec.structs.replace(view, lag=behind, units=units, findings=found)
 
 
 def _each(

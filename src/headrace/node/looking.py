@@ -14,8 +14,8 @@ from headrace.groups.lag import unit_view
 from headrace.groups.letter_names import stream_of
 from headrace.groups.names import FullName
 from headrace.groups.partitioned.filling import PIPELINE
-from headrace.groups.picture import Picture
-from headrace.groups.shapes import GroupView
+from headrace.groups.picture import Memories, Picture
+from headrace.groups.shapes import GroupView, UnitView
 from headrace.groups.shared import sessions
 from headrace.groups.status import status_of
 from headrace.node.shapes import Look
@@ -26,6 +26,9 @@ DECISIONS_FIRST = 200
 DECISIONS_AT_ONCE = 500
 
 
+_ANY = UnitView(unit="")
+
+
 class Looked(msgspec.Struct, frozen=True):
     """A look, and what was decided since the one before it."""
 
@@ -33,20 +36,24 @@ class Looked(msgspec.Struct, frozen=True):
     decisions: tuple[Decision, ...]
 
 
-def look(catalog: Catalog, before: Look | None) -> Looked:
-    """Read everything; blocks, so it is for a thread."""
+def look(catalog: Catalog, before: Look | None, memories: Memories | None = None) -> Looked:
+    """Read everything; blocks, so it is for a thread.
+
+    Whoever looks again and again gives the same memories each time.
+    """
     began_s = time.thread_time()
-    found = catalog.read(lambda tx: _read(tx, before), snapshot=True)
+    memories = memories or Memories()
+    found = catalog.read(lambda tx: _read(tx, before, memories), snapshot=True)
     size = catalog.size_bytes()
     spent_s = time.thread_time() - began_s
     done = msgspec.structs.replace(found.look, catalog_bytes=size, cpu_s=spent_s)
     return Looked(done, found.decisions)
 
 
-def _read(tx: Tx, before: Look | None) -> Looked:
+def _read(tx: Tx, before: Look | None, memories: Memories) -> Looked:
     every = names.all_names(tx)
-    picture = view.picture_of_all(tx, every)
-    seen = view.views(picture, every)
+    picture = view.picture_of_all(tx, every, memories)
+    seen = view.views_again(picture, every)
     status = status_of(picture, seen, thorough=False)
     counts = decisions.counts(tx)
     made = Look(
@@ -88,7 +95,7 @@ def _letters(picture: Picture, every: list[FullName]) -> dict[str, int]:
         if stream is not None and stream.segments:
             segment = stream.segments[0]
             reached = picture.reached(stream.name, segment)
-            left = unit_view(reached, segment, picture.now_us, unit="", stream="").events
+            left = unit_view(_ANY, reached, segment, picture.now_us).events
             if left:
                 found[str(name)] = left
     return found

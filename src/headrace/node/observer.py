@@ -24,6 +24,7 @@ from collections.abc import Callable
 from headrace.catalog.notifier import ANY
 from headrace.errors import HeadraceError
 from headrace.groups.decisions import Decision
+from headrace.groups.picture import Memories
 from headrace.host import Host, Stage
 from headrace.node import history as histories
 from headrace.node import looking
@@ -59,6 +60,7 @@ class Observer:
         self._touched_s = float("-inf")
         self._stored_s = host.now_s()
         self._mark: tuple[int, ...] = ()
+        self._memories = Memories()
         self._tasks = host.tasks("observer")
         self._stop: Callable[[], None] = lambda: None
         self.history = history
@@ -162,7 +164,7 @@ class Observer:
         try:
             catalog = self._host.log.catalog
             self._mark = await self._host.in_thread(catalog.mark)
-            found = await self._host.in_thread(looking.look, catalog, before)
+            found = await self._host.in_thread(looking.look, catalog, before, self._memories)
         except HeadraceError as error:
             if self.away is None:
                 _log.warning("the catalog cannot be read: %s", error)

@@ -16,6 +16,8 @@ from headrace.subjects import check_name
 STATIC_BUCKET = "static-consumer-groups"
 ELASTIC_BUCKET = "elastic-consumer-groups"
 _JOIN = "."
+PINS = "pin."
+"""How the names of pins begin: ``pin.STREAM.GROUP.MEMBER``."""
 _MEMBER = "member"
 _CONSUMED = "consumed"
 
@@ -70,11 +72,11 @@ class GroupName(msgspec.Struct, frozen=True, order=True):
 
     def pin(self, member: str) -> str:
         """The lease that the active instance of a member holds."""
-        return _JOIN.join(("pin", self.stream, self.group, check_name(member, "member name")))
+        return f"{PINS}{self.key}{_JOIN}{check_name(member, 'member name')}"
 
     def owns(self, derived: str) -> bool:
         """Whether a work queue, an entry or a pin belongs to this very group."""
-        return self.key == derived or derived.startswith(f"pin{_JOIN}{self.key}{_JOIN}")
+        return self.key == derived or derived.startswith(f"{PINS}{self.key}{_JOIN}")
 
     @staticmethod
     def is_consumed(derived: str) -> bool:

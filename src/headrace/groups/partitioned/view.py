@@ -6,21 +6,19 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from headrace.catalog.leases import Ended
 from headrace.catalog.records import Records
-from headrace.catalog.streams import Stream
+from headrace.catalog.streams import Segment, Stream
 from headrace.groups import findings, hearing, lag
 from headrace.groups.decisions.core.record import ranges, units_text
-from headrace.groups.kinds import KindOfGroups
+from headrace.groups.kinds import Basis, KindOfGroups
 from headrace.groups.names import PARTITIONED, FullName
 from headrace.groups.partitioned.core.config import (
-    ElasticGroupConfig,
     GroupConfig,
 )
 from headrace.groups.partitioned.filling import PIPELINE, UP, Filling, JobNote, job_key
-from headrace.groups.partitioned.layout import Layout, kind_of, layout_of
-from headrace.groups.partitioned.names import ELASTIC_BUCKET, STATIC_BUCKET, GroupName
-from headrace.groups.partitioned.stored import elastic_config, static_config
+from headrace.groups.partitioned.layout import Layout, layout_of
+from headrace.groups.partitioned.names import ELASTIC_BUCKET, STATIC_BUCKET
+from headrace.groups.partitioned.plan import GroupPlan, config_of, pins_of, plan_of
 from headrace.groups.picture import CatalogReach, Picture
 from headrace.groups.shapes import Finding, GroupLag, GroupMember, GroupView, UnitView
 
@@ -43,7 +41,7 @@ class Partitioned(KindOfGroups):
         own: object,  # noqa: ARG002
     ) -> CatalogReach:
         group = name.partitioned
-        members = _config(group, entries).assignment()
+        members = config_of(group, entries).assignment()
         return CatalogReach(
             readers=[group.key, group.partition_job, *(group.share(each) for each in members)],
             streams=[group.stream, group.work_queue],
@@ -51,74 +49,85 @@ class Partitioned(KindOfGroups):
         )
 
     def view(self, name: FullName, picture: Picture) -> GroupView:
-        group = name.partitioned
-        config = _config(group, picture.entries)
-        source = picture.streams.get(group.stream)
-        kind = kind_of(config).value
+        plan = plan_of(name, picture)
+        source = picture.streams.get(plan.group.stream)
         if source is None:
-            return _without_stream(name, kind, config)
-        look = _Look(picture, group, config, source)
-        text = str(name)
-        units, behind, filling = look.behind(text, kind)
+            return _without_stream(name, plan.kind, plan.config)
+        look = _Look(picture, plan, source)
+        units, behind, filling = look.behind()
         members = look.members(units)
         return GroupView(
-            group=text,
-            kind=kind,
-            stream=group.stream,
-            filter=config.filter or None,
+            group=plan.text,
+            kind=plan.kind,
+            stream=plan.group.stream,
+            filter=plan.config.filter or None,
             members=members,
             members_active=sum(member.instance is not None for member in members),
             members_wanted=sum(member.share > 0 for member in members),
             lag=behind,
             units=tuple(units),
-            findings=tuple(_findings(name, text, members, units, behind, filling)),
+            findings=tuple(_findings(name, plan.text, members, units, behind, filling)),
+        )
+
+    def basis(self, name: FullName, picture: Picture) -> Basis:
+        plan = plan_of(name, picture)
+        group, begun, known = plan.group, picture.progress, picture.leases
+        return Basis(
+            (
+                plan,
+                picture.streams.get(group.stream),
+                picture.streams.get(plan.queue) if plan.queue else None,
+                picture.entries[PIPELINE].get(plan.job) if plan.queue else None,
+                picture.claims.get(group.key),
+                *[begun.get(reader) for reader in plan.readers],
+            ),
+            (
+                *pins_of(picture, plan).values(),
+                known.get(PIPELINE) if plan.queue else None,
+                known.get(UP) if plan.queue else None,
+            ),
         )
 
     def lag(self, name: FullName, picture: Picture) -> GroupLag:
-        group = name.partitioned
-        config = _config(group, picture.entries)
-        source = picture.streams.get(group.stream)
-        kind = kind_of(config).value
+        plan = plan_of(name, picture)
+        source = picture.streams.get(plan.group.stream)
         if source is None:
-            return lag.total(str(name), kind, [])
-        look = _Look(picture, group, config, source)
-        units, behind, _ = look.behind(str(name), kind)
+            return lag.total(plan.text, plan.kind, [])
+        units, behind, _ = _Look(picture, plan, source).behind()
         return msgspec.structs.replace(behind, units=tuple(units))
 
 
 KIND = Partitioned()
 
 
-def _config(group: GroupName, entries: Mapping[str, Mapping[str, bytes]]) -> GroupConfig:
-    static = entries[STATIC_BUCKET].get(group.key)
-    if static is not None:
-        return static_config(group, static)
-    return elastic_config(group, entries[ELASTIC_BUCKET][group.key])
-
-
 class _Look:
     """One group in a picture."""
 
-    def __init__(
-        self, picture: Picture, group: GroupName, config: GroupConfig, source: Stream
-    ) -> None:
+    def __init__(self, picture: Picture, plan: GroupPlan, source: Stream) -> None:
         self.picture = picture
-        self.group = group
-        self.config = config
+        self.plan = plan
+        self.group = plan.group
+        self.config = plan.config
         self.source_stream = source
-        self.layout = layout_of(config, source.config)
-        self.elastic = isinstance(config, ElasticGroupConfig)
-        read = group.work_queue if self.elastic else group.stream
-        self.read = picture.streams.get(read)
-        self.claims = picture.claims.get(group.key, {})
-        self.pins: dict[str, Ended | None] = {}
+        self.layout = layout_of(plan.config, source.config)
+        self.read = picture.streams.get(plan.queue) if plan.queue else source
+        self.claims = picture.claims.get(plan.group.key, {})
+        self.last_pins = pins_of(picture, plan)
+        self.pins = {
+            member: pin for member, pin in self.last_pins.items() if pin.expires_us > picture.now_us
+        }
         self.owners: dict[str, tuple[str | None, str | None]] = {}
 
-    def behind(self, name: str, kind: str) -> tuple[list[UnitView], GroupLag, Filling]:
+    def behind(self) -> tuple[list[UnitView], GroupLag, Filling]:
         """The units, how far the group is behind, and who fills its work queue."""
         units, counted = self._units()
         left, filling = self._source()
-        return units, lag.total(name, kind, counted, left, finding=filling.finding), filling
+        plan = self.plan
+        return (
+            units,
+            lag.total(plan.text, plan.kind, counted, left, finding=filling.finding),
+            filling,
+        )
 
     def _units(self) -> tuple[list[UnitView], list[UnitView]]:
         """The units, and what counts of them: members that read shares miss the same events."""
@@ -126,36 +135,44 @@ class _Look:
             return [], []
         if self.layout is Layout.SHARES:
             return self._shares(self.read)
-        found = self._segments(self.read)
+        exact = bool(self.plan.queue) or self.picture.exact((self.config.filter,), self.read)
+        pinned = {member: (pin.owner, pin.token) for member, pin in self.pins.items()}
+        basis = self.plan, self.read, self.claims, pinned
+        frames = self.picture.memory.made(("units", self.plan.text), basis, self._frames)
+        found = self._counted(frames, self.group.key, exact)
         return found, found
 
-    def _segments(self, read: Stream) -> list[UnitView]:
-        given = {p: m for m, owned in self.config.assignment().items() for p in owned}
-        exact = self.elastic or lag.is_exact([self.config.filter], read)
-        picture, now_us, reader = self.picture, self.picture.now_us, self.group.key
-        begun = picture.progress.get(reader, {})
+    def _frames(self, _: object) -> list[tuple[Segment, UnitView]]:
+        """The units but for what was acked of them."""
+        assert self.read is not None
         found = []
-        for segment in read.segments:
-            reached = begun.get(segment.id) or picture.reached(reader, segment)
+        for segment in self.read.segments:
             number = str(segment.number)
             member, instance, token = self._owner(number)
-            wanted = given.get(segment.number)
-            found.append(
-                lag.unit_view(
-                    reached,
-                    segment,
-                    now_us,
-                    unit=number,
-                    stream=read.name,
-                    markers=picture.markers(reached, segment) if segment.markers else 0,
-                    exact=exact,
-                    member=member or wanted,
-                    instance=instance,
-                    token=token,
-                    state=_state(member, wanted),
-                    partitions=(segment.number,),
-                )
+            wanted = self.plan.given.get(segment.number)
+            frame = UnitView(
+                unit=number,
+                stream=self.read.name,
+                member=member or wanted,
+                instance=instance,
+                token=token,
+                state=_state(member, wanted),
+                partitions=(segment.number,),
             )
+            found.append((segment, frame))
+        return found
+
+    def _counted(
+        self, frames: Sequence[tuple[Segment, UnitView]], reader: str, exact: bool
+    ) -> list[UnitView]:
+        picture, now_us, unit_view = self.picture, self.picture.now_us, lag.unit_view
+        begun = picture.progress.get(reader, {})
+        found = []
+        for segment, frame in frames:
+            reached = begun.get(segment.id) or picture.reached(reader, segment)
+            markers = picture.markers(reached, segment) if segment.markers else 0
+            seen = unit_view(frame, reached, segment, now_us, markers=markers, exact=exact)
+            found.append(seen)
         return found
 
     def _owner(self, unit: str) -> tuple[str | None, str | None, int]:
@@ -172,16 +189,10 @@ class _Look:
         """Member and instance of an owner, if it still holds its pin."""
         member, _, rest = owner.partition(".")
         instance, _, pin_token = rest.partition(".")
-        pin = self._pin(member)
+        pin = self.pins.get(member)
         if pin is None or pin.owner != instance or str(pin.token) != pin_token:
             return None, None
         return member, instance
-
-    def _pin(self, member: str) -> Ended | None:
-        """The pin of a member, if it is held now."""
-        if member not in self.pins:
-            self.pins[member] = self.picture.held(f"pin.{self.group.key}.{member}")
-        return self.pins[member]
 
     def _shares(self, read: Stream) -> tuple[list[UnitView], list[UnitView]]:
         rest = self.config.filter or ">"
@@ -191,15 +202,15 @@ class _Look:
         for index, (wanted, owned) in enumerate(owners):
             share, parts = self.group.share(wanted), []
             member, instance, token = self._owner(str(index))
-            exact = lag.is_exact([f"{p}.{rest}" for p in owned], read)
+            exact = self.picture.exact(tuple(f"{p}.{rest}" for p in owned), read)
+            frame = UnitView(unit=wanted, stream=read.name)
             for segment in read.segments:
                 reached = self.picture.reached(share, segment)
                 part = lag.unit_view(
+                    frame,
                     reached,
                     segment,
                     self.picture.now_us,
-                    unit=wanted,
-                    stream=read.name,
                     markers=self.picture.markers(reached, segment),
                     exact=exact,
                 )
@@ -228,26 +239,13 @@ class _Look:
 
     def _source(self) -> tuple[list[UnitView], Filling]:
         """What is not in the work queue of an elastic group yet, and who fills it."""
-        group, picture = self.group, self.picture
-        if not self.elastic:
+        group, picture, source = self.group, self.picture, self.source_stream
+        if not self.plan.queue:
             return [], Filling(group, (), 0, led=True, up=False, job=None)
-        exact = lag.is_exact([self.config.filter], self.source_stream)
-        left, reader = [], group.partition_job
-        begun = picture.progress.get(reader, {})
-        for segment in self.source_stream.segments:
-            reached = begun.get(segment.id) or picture.reached(reader, segment)
-            left.append(
-                lag.unit_view(
-                    reached,
-                    segment,
-                    picture.now_us,
-                    unit=f"{group.stream}/{segment.number}",
-                    stream=group.stream,
-                    markers=picture.markers(reached, segment) if segment.markers else 0,
-                    exact=exact,
-                )
-            )
-        note = picture.entries[PIPELINE].get(job_key(group))
+        frames = picture.memory.made(("source", source.name), source, _source_frames)
+        exact = picture.exact((self.config.filter,), source)
+        left = self._counted(frames, group.partition_job, exact)
+        note = picture.entries[PIPELINE].get(self.plan.job)
         filling = Filling(
             group,
             tuple(unit.floor for unit in left),
@@ -271,7 +269,7 @@ class _Look:
         )
 
     def _member(self, member: str, share: int, units: int) -> GroupMember:
-        pin = self._pin(member)
+        pin = self.pins.get(member)
         if pin is not None:
             state = "active" if share or units else "stands by"
             why = "" if share else f"the group has only {self.config.max_members} partitions"
@@ -281,7 +279,7 @@ class _Look:
                 member=member, state=state, instance=pin.owner, units=units, share=share, why=why
             )
             return hearing.heard(seen, pin, self.picture.now_us)
-        last = self.picture.leases.get(f"pin.{self.group.key}.{member}")
+        last = self.last_pins.get(member)
         if last is None:
             why = f"no instance of {member} runs"
             return GroupMember(member=member, state="missing", share=share, why=why)
@@ -293,6 +291,13 @@ class _Look:
             lost_at=findings.moment(last.expires_us),
             why=why,
         )
+
+
+def _source_frames(source: Stream) -> list[tuple[Segment, UnitView]]:
+    return [
+        (segment, UnitView(unit=f"{source.name}/{segment.number}", stream=source.name))
+        for segment in source.segments
+    ]
 
 
 def _state(member: str | None, wanted: str | None) -> str:

@@ -12,7 +12,7 @@ from headrace.catalog.reader_groups import ReaderGroupRow, StoredState
 from headrace.catalog.streams import Segment, Stream
 from headrace.errors import UnknownReaderGroupError
 from headrace.groups import findings, hearing, lag
-from headrace.groups.kinds import KindOfGroups
+from headrace.groups.kinds import Basis, KindOfGroups
 from headrace.groups.names import FullName
 from headrace.groups.picture import CatalogReach, Picture
 from headrace.groups.readers import names
@@ -124,6 +124,21 @@ class Readers(KindOfGroups):
             findings=tuple(look.findings(members, behind)),
         )
 
+    def basis(self, name: FullName, picture: Picture) -> Basis:
+        stored = cast(_Stored, picture.own[FAMILY])
+        record, state = stored.record(name.group), stored.state(name.group)
+        group = ReaderGroupName(name.group)
+        return Basis(
+            (
+                stored.rows[name.group].config,
+                state,
+                _read(record, picture),
+                picture.claims.get(group.key),
+                picture.progress.get(group.key),
+            ),
+            tuple([picture.leases.get(group.lease(each)) for each in state.members]),
+        )
+
 
 KIND = Readers()
 
@@ -134,6 +149,12 @@ _STATES = {
 }
 """What a segment is called by its status while no reader that lives has it; else by _HELD."""
 _HELD = _STATES | {SegmentStatus.ASSIGNED: "owned", SegmentStatus.UNASSIGNED: "owned"}
+
+
+def _read(record: ReaderGroupRecord, picture: Picture) -> tuple[Stream, ...]:
+    """The streams that a group reads: those that are still the ones that it was told to."""
+    found = [(each, picture.streams.get(each.name)) for each in record.streams]
+    return tuple(stream for each, stream in found if stream is not None and stream.id == each.id)
 
 
 class _Look:
@@ -149,52 +170,63 @@ class _Look:
         self.picture = picture
         self.name = name
         self.key = name.key
-        self.begun = picture.progress.get(self.key, {})
         self.claims = picture.claims.get(self.key, {})
         self.record = record
         self.state = state
+        self.read = _read(record, picture)
+        leases = {name: picture.held(self.name.lease(name)) for name in state.members}
+        self.held = {name: lease for name, lease in leases.items() if lease is not None}
 
     def units(self) -> list[UnitView]:
+        owners = {name: lease.owner for name, lease in self.held.items()}
+        basis = self.record, self.state, self.read, self.claims, owners
+        frames = self.picture.memory.made(("units", self.key), basis, lambda _: self._frames())
+        picture, key, unit_view = self.picture, self.key, lag.unit_view
+        begun = picture.progress.get(key, {})
         found = []
-        for each in self.record.streams:
-            stream = self.picture.streams.get(each.name)
-            if stream is None or stream.id != each.id:
-                continue
-            exact = lag.is_exact([self.record.filter or ">"], stream)
-            found += [self._unit(stream, s, exact) for s in within_end(self.state, stream)]
+        for segment, frame, exact, over in frames:
+            reached = begun.get(segment.id) or picture.reached(key, segment)
+            markers = picture.markers(reached, segment) if segment.markers else 0
+            seen = unit_view(frame, reached, segment, picture.now_us, markers=markers, exact=exact)
+            if over and not seen.events:
+                # What is over is forgotten; what is still to come is not known yet.
+                seen = msgspec.structs.replace(seen, state="finished")
+            found.append(seen)
         return found
 
-    def _unit(self, stream: Stream, segment: Segment, exact: bool) -> UnitView:
+    def _frames(self) -> list[tuple[Segment, UnitView, bool, bool]]:
+        """The units but for what was acked; is it exact, and is it over when nothing is left?"""
+        found = []
+        for stream in self.read:
+            exact = lag.is_exact([self.record.filter or ">"], stream)
+            for segment in within_end(self.state, stream):
+                frame, over = self._frame(stream, segment)
+                found.append((segment, frame, exact, over))
+        return found
+
+    def _frame(self, stream: Stream, segment: Segment) -> tuple[UnitView, bool]:
         place = SegmentId(stream.name, segment.number)
         unit = unit_of(place)
-        reached = self.begun.get(segment.id) or self.picture.reached(self.key, segment)
         owner = self.state.owner(place)
-        lease = None if owner is None else self.picture.held(self.name.lease(owner.name))
+        lease = None if owner is None else self.held.get(owner.name)
         _, token = self.claims.get(unit, (None, 0))
         status = self.state.status(place)
-        seen = lag.unit_view(
-            reached,
-            segment,
-            self.picture.now_us,
+        frame = UnitView(
             unit=unit,
             stream=stream.name,
-            markers=self.picture.markers(reached, segment) if segment.markers else 0,
-            exact=exact,
             member=None if owner is None else owner.name,
             instance=None if lease is None else lease.owner,
             token=token,
             state=_STATES.get(status, "waits") if lease is None else _HELD.get(status, "waits"),
         )
-        if status in _STATES or seen.events or not (segment.sealed or place in self.state.end_cut):
-            return seen
-        # What is over is forgotten; what is still to come is not known yet.
-        return msgspec.structs.replace(seen, state="finished")
+        ends = segment.sealed or place in self.state.end_cut
+        return frame, status not in _STATES and ends
 
     def members(self) -> tuple[GroupMember, ...]:
         found = []
         for member in self.state.members.values():
             owned = len(member.owned)
-            held = self.picture.held(self.name.lease(member.name))
+            held = self.held.get(member.name)
             if held is not None:
                 seen = GroupMember(
                     member=member.name,

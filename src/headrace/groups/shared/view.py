@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import cast
+from functools import partial
+from typing import TypeAlias
 
 import msgspec
 
+from headrace.catalog.overview import Claimed
 from headrace.catalog.records import Records
-from headrace.catalog.streams import Stream
+from headrace.catalog.streams import Segment, Stream
 from headrace.groups import findings, hearing, lag
-from headrace.groups.kinds import KindOfGroups
+from headrace.groups.kinds import Basis, KindOfGroups
 from headrace.groups.names import SHARED, SHARED_BUCKET, FullName
 from headrace.groups.picture import CatalogReach, Picture
 from headrace.groups.shapes import Finding, GroupLag, GroupMember, GroupView, UnitView
@@ -80,8 +82,7 @@ class Shared(KindOfGroups):
 
     def view(self, name: FullName, picture: Picture) -> GroupView:
         lease = picture.held(leader_lease(name.key))
-        status = picture.entries[STATUS_BUCKET].get(name.key)
-        seen = None if status is None else _statuses.decode_or(name.key, status, None)
+        seen = _seen(name.key, picture)
         if lease is None or seen is None or seen.token != lease.token:
             seen = SeenGroup(leader="", token=0)
         units = _units(name, picture, {m.member: m.session for m in seen.members})
@@ -105,54 +106,96 @@ class Shared(KindOfGroups):
             ),
         )
 
+    def basis(self, name: FullName, picture: Picture) -> Basis:
+        key, leases = name.key, picture.leases
+        seen = _seen(key, picture)
+        subscribed = _subscribers(picture).get((name.group, name.scope), ())
+        sessions = (*subscribed, *(() if seen is None else (m.session for m in seen.members)))
+        return Basis(
+            (
+                seen,
+                sessions,
+                picture.entries.get(finished_bucket(key)),
+                _overlapping(picture, name.scope),
+                picture.claims.get(key),
+                picture.progress.get(key),
+            ),
+            (leases.get(leader_lease(key)), *[leases.get(session_lease(s)) for s in sessions]),
+        )
+
 
 KIND = Shared()
 
 
+def _seen(key: str, picture: Picture) -> SeenGroup | None:
+    """What the leader of a group last wrote down."""
+    stored = picture.entries[STATUS_BUCKET].get(key)
+    if stored is None:
+        return None
+    read = partial(_statuses.decode_or, key, otherwise=None)
+    return picture.memory.made(("status", key), stored, read)
+
+
 def _units(name: FullName, picture: Picture, present: Mapping[str, str]) -> list[UnitView]:
-    claims = {unit_of_claim(unit): held for unit, held in picture.claims.get(name.key, {}).items()}
-    finished = picture.entries.get(finished_bucket(name.key), {})
-    found = []
-    reader, now_us = name.key, picture.now_us
+    reader, now_us, unit_view = name.key, picture.now_us, lag.unit_view
+    claims = picture.claims.get(reader, {})
+    finished = picture.entries.get(finished_bucket(reader), {})
+    streams = _overlapping(picture, name.scope)
+    basis = streams, claims, finished, present
+    frames = picture.memory.made(("units", name), basis, _frames)
     begun = picture.progress.get(reader, {})
-    for stream in _overlapping(picture, name.scope):
-        exact = lag.is_exact([name.scope], stream)
+    found = []
+    for stream, segment, frame in frames:
+        exact = picture.exact((name.scope,), stream)
+        reached = begun.get(segment.id) or picture.reached(reader, segment)
+        markers = picture.markers(reached, segment) if segment.markers else 0
+        seen = unit_view(frame, reached, segment, now_us, markers=markers, exact=exact)
+        if seen.lost_to_trimming and frame.state == "finished":
+            seen = msgspec.structs.replace(seen, lost_to_trimming=0)
+        found.append(seen)
+    return found
+
+
+_FramesBasis: TypeAlias = tuple[tuple[Stream, ...], Claimed, Mapping[str, bytes], Mapping[str, str]]
+"""Streams; claims; units that are finished; sessions of the members that are there."""
+
+
+def _frames(basis: _FramesBasis) -> list[tuple[Stream, Segment, UnitView]]:
+    """The units but for what was acked of them."""
+    streams, stored, finished, present = basis
+    claims = {unit_of_claim(unit): held for unit, held in stored.items()}
+    found = []
+    for stream in streams:
         for segment in stream.segments:
             unit = f"{stream.name}/{segment.number}"
-            reached = begun.get(segment.id) or picture.reached(reader, segment)
             owner, token = claims.get(unit, (None, 0))
             over = bool(finished) and finished.get(unit) == str(segment.id).encode()
             mine = owner in present and not over
-            seen = lag.unit_view(
-                reached,
-                segment,
-                now_us,
+            frame = UnitView(
                 unit=unit,
                 stream=stream.name,
-                markers=picture.markers(reached, segment) if segment.markers else 0,
-                exact=exact,
                 member=present[owner] if mine and owner is not None else None,
                 instance=owner if mine else None,
                 token=token,
                 state="finished" if over else "owned" if mine else "unowned",
             )
-            if over and seen.lost_to_trimming:
-                seen = msgspec.structs.replace(seen, lost_to_trimming=0)
-            found.append(seen)
+            found.append((stream, segment, frame))
     return found
 
 
-def _overlapping(picture: Picture, filter: str) -> list[Stream]:
-    """The streams that may hold events of a filter, made once for a picture and a filter."""
-    known = cast(dict[str, list[Stream]], picture.own.setdefault("streams of shared groups", {}))
-    found = known.get(filter)
-    if found is None:
-        found = known[filter] = [
-            stream
-            for stream in picture.public
-            if any(overlaps(filter, subject) for subject in stream.config.subjects)
-        ]
-    return found
+def _overlapping(picture: Picture, filter: str) -> tuple[Stream, ...]:
+    """The streams that may hold events of a filter."""
+    return picture.memory.made(
+        ("streams of", filter), picture.public, lambda public: _of_filter(public, filter)
+    )
+
+
+def _of_filter(public: Sequence[Stream], filter: str) -> tuple[Stream, ...]:
+    return tuple(
+        stream
+        for stream in public
+        if any(overlaps(filter, subject) for subject in stream.config.subjects)
+    )
 
 
 def _members(name: FullName, picture: Picture, seen: SeenGroup) -> tuple[GroupMember, ...]:
@@ -203,19 +246,19 @@ def _why_idle(member: SeenMember) -> str:
     return "there are more members than segments with something to read"
 
 
-def _subscribers(picture: Picture) -> dict[tuple[str, str], list[str]]:
-    """{(group, filter): sessions that are subscribed}, made once for a picture."""
-    known = picture.own.get("sessions of shared groups")
-    if known is not None:
-        return cast(dict[tuple[str, str], list[str]], known)
-    found: dict[tuple[str, str], list[str]] = {}
-    for key, data in picture.entries[SESSIONS_BUCKET].items():
+def _subscribers(picture: Picture) -> Mapping[tuple[str, str], tuple[str, ...]]:
+    """{(group, filter): sessions that are subscribed}."""
+    return picture.memory.made("subscribers", picture.entries[SESSIONS_BUCKET], _subscribed)
+
+
+def _subscribed(stored: Mapping[str, bytes]) -> dict[tuple[str, str], tuple[str, ...]]:
+    found: dict[tuple[str, str], tuple[str, ...]] = {}
+    for key, data in stored.items():
         session = _sessions.decode_or(key, data, None)
         for each in () if session is None else session.subscriptions:
             parsed = parse_share(each.text) if each.shared else None
             if parsed is not None:
-                found.setdefault(parsed, []).append(key)
-    picture.own["sessions of shared groups"] = found
+                found[parsed] = (*found.get(parsed, ()), key)
     return found
 
 
