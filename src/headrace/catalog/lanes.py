@@ -282,6 +282,15 @@ def trim(tx: Tx, segment_id: int, before: int) -> None:
         "ON CONFLICT (segment_id, reader, upto) DO NOTHING",
         (before, segment_id, before),
     )
+    # Whoever has not begun here begins behind it, unread: see replicas.pass_unread.
+    tx.execute(
+        "INSERT INTO region_trims (segment_id, reader, upto, floor, state) "
+        "SELECT c.segment_id, c.reader, -1 - CAST(? AS BIGINT), 0, c.local "
+        "FROM region_cursors AS c WHERE c.segment_id = ? AND NOT EXISTS (SELECT 1 FROM progress "
+        "AS p WHERE p.group_name = c.reader AND p.segment_id = c.segment_id) "
+        "ON CONFLICT (segment_id, reader, upto) DO NOTHING",
+        (before, segment_id),
+    )
 
 
 def forget(tx: Tx, segment_id: int, before: int) -> int:
@@ -292,6 +301,16 @@ def forget(tx: Tx, segment_id: int, before: int) -> int:
         "WHERE later.segment_id = lane_runs.segment_id AND later.lane = lane_runs.lane)",
         (segment_id, before),
     )
+
+
+def few_below(tx: Tx, segment_id: int, before: int, most: int) -> bool:
+    """Whether there are not more than so many runs below an offset."""
+    row = tx.row(
+        "SELECT 1 FROM lane_runs WHERE segment_id = ? AND end_offset <= ? "
+        "ORDER BY start_offset LIMIT 1 OFFSET ?",
+        (segment_id, before, most),
+    )
+    return row is None
 
 
 def drop(tx: Tx, segment_id: int) -> None:

@@ -8,7 +8,9 @@ noted up to which sequence: such a row has the lane, behind a "=", in the place 
 translated (``reader`` is its name).  Revisions count up over all of them, so a neighbour reads what
 changed since it last looked.
 
-*Trims*: what a reader had acked when events it had not consumed were removed.
+*Trims*: what a reader had acked when events it had not consumed were removed; and which of those it
+passed over, *unread*.  What is acked of the others was in flight when it was trimmed, and counts.
+Rows of the second kind have their end, counted down from -1, in the place of the first kind's.
 """
 
 from __future__ import annotations
@@ -300,7 +302,7 @@ def trims(tx: Tx, reader: str, segment_id: int) -> list[TrimRow]:
     """The trims that a reader's cursor has not taken in yet, oldest first."""
     rows = tx.rows(
         "SELECT upto, floor, state FROM region_trims WHERE segment_id = ? AND reader = ? "
-        "ORDER BY upto",
+        "AND upto >= 0 ORDER BY upto",
         (segment_id, reader),
     )
     return [TrimRow(int(upto), int(floor), bytes(state)) for upto, floor, state in rows]
@@ -308,12 +310,40 @@ def trims(tx: Tx, reader: str, segment_id: int) -> list[TrimRow]:
 
 def forget_trims(tx: Tx, reader: str, segment_id: int, upto: int) -> None:
     tx.execute(
-        "DELETE FROM region_trims WHERE segment_id = ? AND reader = ? AND upto <= ?",
+        "DELETE FROM region_trims WHERE segment_id = ? AND reader = ? "
+        "AND CASE WHEN upto < 0 THEN -1 - upto ELSE upto END <= ?",
         (segment_id, reader, upto),
     )
 
 
+def pass_unread(tx: Tx, reader: str, segment_id: int, ranges: Sequence[tuple[int, int]]) -> None:
+    """A replicated reader goes on behind ranges of offsets that were trimmed before it read them.
+
+    It has to be stored before the progress is that counts them as done.
+    """
+    if ranges and cursor(tx, reader, segment_id) is not None:
+        tx.executemany(
+            "INSERT INTO region_trims (segment_id, reader, upto, floor, state) "
+            "VALUES (?, ?, ?, ?, ?) ON CONFLICT (segment_id, reader, upto) DO UPDATE SET floor = "
+            "CASE WHEN excluded.floor < region_trims.floor THEN excluded.floor "
+            "ELSE region_trims.floor END",
+            [(segment_id, reader, -1 - hi, lo, b"") for lo, hi in ranges],
+        )
+
+
+def unread(tx: Tx, reader: str, segment_id: int) -> list[tuple[int, int]]:
+    """What a reader passed over unread, ascending; ranges may overlap."""
+    rows = tx.rows(
+        "SELECT floor, -1 - upto FROM region_trims WHERE segment_id = ? AND reader = ? "
+        "AND upto < 0 ORDER BY floor, upto DESC",
+        (segment_id, reader),
+    )
+    return [(int(lo), int(hi)) for lo, hi in rows]
+
+
 def has_trims(tx: Tx, segment_id: int) -> bool:
     """Whether somebody has not taken in a trim of a segment: its old runs are still needed."""
-    row = tx.row("SELECT 1 FROM region_trims WHERE segment_id = ? LIMIT 1", (segment_id,))
+    row = tx.row(
+        "SELECT 1 FROM region_trims WHERE segment_id = ? AND upto >= 0 LIMIT 1", (segment_id,)
+    )
     return row is not None

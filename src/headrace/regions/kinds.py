@@ -31,6 +31,9 @@ from headrace.subjects import overlaps
 STATIC: Literal["static"] = "static"
 SHARED: Literal["shared"] = "shared"
 
+TELL_UNREAD = (STATIC, SHARED)
+"""Families whose members tell what was trimmed before they read it (``consumer/fetch.py``)."""
+
 # Made here, since the first use of a type by msgspec is not safe in several threads at once.
 _properties_decoder = msgspec.json.Decoder(GroupProperties)
 

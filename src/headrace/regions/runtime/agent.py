@@ -49,6 +49,8 @@ TICK_S = 0.5
 PAUSE_S = 0.005
 """The least time between two looks, however much news there is."""
 FORGET_S = 30.0
+RUNS_MAX = 10_000
+"""As many runs of a segment are kept of what was trimmed, for acks that are still to come."""
 
 _log = logging.getLogger(__name__)
 
@@ -261,7 +263,10 @@ class RegionAgent:
             for name in links(tx):
                 stream = streams.get(tx, name)
                 for segment in stream.segments if stream is not None else ():
-                    if segment.tail and not replicas.has_trims(tx, segment.id):
+                    needed = replicas.has_trims(tx, segment.id)
+                    if segment.tail and not (
+                        needed and lanes.few_below(tx, segment.id, segment.tail, RUNS_MAX)
+                    ):
                         lanes.forget(tx, segment.id, segment.tail)
 
         self._log.catalog.write(run, locks=(replicas.LOCK,), sync=False)

@@ -19,7 +19,7 @@ from headrace.groups.homes import ORIGIN, GroupRecord
 from headrace.groups.progress import Progress, store
 from headrace.regions import kinds
 from headrace.regions.core.progress import CursorDelta, OriginProgress
-from headrace.regions.core.spans import intersection
+from headrace.regions.core.spans import RangeList, difference, intersection, union
 from headrace.regions.core.stamps import Life, Stamp
 from headrace.regions.core.translation import (
     LaneRange,
@@ -134,7 +134,9 @@ def _translate_row(
     if cursor.sought:
         changed = _command(tx, me, known, segment, after, cursor.sought == replicas.SOUGHT_END)
     else:
-        changed = _ack(tx, known, segment, row, cursor, after)
+        before = Progress.decode(cursor.local) if cursor.local else Progress()
+        find = _acked if record.family in kinds.TELL_UNREAD else _acked_before_trims
+        changed = _ack(tx, known, segment, find(tx, row, segment, before, after))
     ahead = is_ahead(known, lanes.ends(tx, segment.id), me.name)
     replicas.put_cursor(
         tx,
@@ -196,16 +198,26 @@ def _command(
     return True
 
 
-def _ack(
-    tx: Tx,
-    known: OriginProgress,
-    segment: Segment,
-    row: progress.Progress,
-    cursor: CursorRow,
-    after: Progress,
-) -> bool:
-    before = Progress.decode(cursor.local) if cursor.local else Progress()
-    ranges: list[tuple[int, int]] = []
+def _acked(
+    tx: Tx, row: progress.Progress, segment: Segment, before: Progress, after: Progress
+) -> RangeList:
+    """What was acked since a row was last translated, and not only passed over unread.
+
+    What is trimmed is needed until it is passed: some of it may be in flight still.
+    """
+    unread = union(replicas.unread(tx, row.group, segment.id), ())
+    replicas.forget_trims(tx, row.group, segment.id, after.floor)
+    return difference(newly_acked(before, after), unread)
+
+
+def _acked_before_trims(
+    tx: Tx, row: progress.Progress, segment: Segment, before: Progress, after: Progress
+) -> RangeList:
+    """The same, of readers that do not tell what they passed unread.
+
+    Of what is trimmed, only that counts which was acked when it was.
+    """
+    ranges: RangeList = []
     lower = 0
     for trim in replicas.trims(tx, row.group, segment.id):
         then = newly_acked(before, store.decode(trim))
@@ -216,6 +228,10 @@ def _ack(
     end = max([after.floor, *(hi for _, hi in after.ranges)])
     if lower < end:
         ranges += intersection([(lower, end)], newly_acked(before, after))
+    return ranges
+
+
+def _ack(tx: Tx, known: OriginProgress, segment: Segment, ranges: RangeList) -> bool:
     if not ranges:
         return False
     changed = False
