@@ -234,6 +234,13 @@ def follow_from(tx: Tx, stream_id: int, segment_id: int, predecessors: Sequence[
             "local) VALUES (?, ?, 0, 0, 0, ?, ?)",
             [(reader, segment_id, b"", b"") for (reader,) in readers],
         )
+        # Nobody has copied anything of it yet; see replicas.taken.
+        tx.execute(
+            "INSERT INTO replica_places (segment_id, source, source_id, next_offset, missed, "
+            "moved_us) SELECT DISTINCT CAST(? AS BIGINT), source, 0, 0, 0, CAST(? AS BIGINT) "
+            f"FROM replica_places WHERE source LIKE '>%' AND segment_id IN ({before})",
+            (segment_id, tx.now_us(), stream_id, *predecessors),
+        )
 
 
 def begin(tx: Tx, segment_id: int, lane: str) -> None:

@@ -2,7 +2,8 @@
 
 *Places*: up to which offset of another region's segment everything was copied here.  A round moves
 a place only from exactly where its plan found it.  Of lanes that came by way of other regions it is
-noted up to which sequence: such a row has the lane, behind a "=", in the place of the region.
+noted up to which sequence: such a row has the lane, behind a "=", in the place of the region.  And
+how far another region has copied this one: such a row has its name behind a ">".
 
 *Cursors*: the progress of replicated groups by origin, one row for each row of progress that is
 translated (``reader`` is its name).  Revisions count up over all of them, so a neighbour reads what
@@ -44,6 +45,7 @@ class ReplicaPlace(msgspec.Struct, frozen=True):
 
 
 _EVENED = "="
+_TAKER = ">"
 _PLACE = "segment_id, source, source_id, next_offset, missed, moved_us"
 
 
@@ -57,7 +59,7 @@ def all_places(tx: Tx) -> list[ReplicaPlace]:
     """Every place."""
     rows = tx.rows(
         f"SELECT {_PLACE} FROM replica_places WHERE source NOT LIKE '{_EVENED}%' "
-        "ORDER BY segment_id, source"
+        f"AND source NOT LIKE '{_TAKER}%' ORDER BY segment_id, source"
     )
     return [ReplicaPlace(*row) for row in rows]
 
@@ -136,6 +138,36 @@ def put_evened(tx: Tx, segment_id: int, lane: str, sequence: int) -> None:
         f"INSERT INTO replica_places ({_PLACE}) VALUES (?, ?, 0, ?, 0, ?) "
         "ON CONFLICT (segment_id, source) DO UPDATE SET next_offset = excluded.next_offset",
         (segment_id, _EVENED + lane, sequence, tx.now_us()),
+    )
+
+
+def taken(tx: Tx, segment_ids: Sequence[int]) -> dict[int, dict[str, int]]:
+    """How far other regions have copied segments of this one, as far as is known: by region."""
+    found: dict[int, dict[str, int]] = {}
+    for part, marks in in_parts(segment_ids):
+        for segment_id, region, offset in tx.rows(
+            "SELECT segment_id, source, next_offset FROM replica_places "
+            f"WHERE source LIKE '{_TAKER}%' AND segment_id IN ({marks})",
+            tuple(part),
+        ):
+            found.setdefault(int(segment_id), {})[str(region)[1:]] = int(offset)
+    return found
+
+
+def put_taken(tx: Tx, segment_id: int, region: str, offset: int) -> None:
+    """Note how far another region has copied a segment; what it has not, is kept for it."""
+    tx.execute(
+        f"INSERT INTO replica_places ({_PLACE}) VALUES (?, ?, 0, ?, 0, ?) "
+        "ON CONFLICT (segment_id, source) DO UPDATE SET next_offset = excluded.next_offset",
+        (segment_id, _TAKER + region, offset, tx.now_us()),
+    )
+
+
+def drop_taken(tx: Tx, segment_id: int, region: str) -> None:
+    """Nothing is kept for a region any more: it is lost, or was taken out."""
+    tx.execute(
+        "DELETE FROM replica_places WHERE segment_id = ? AND source = ?",
+        (segment_id, _TAKER + region),
     )
 
 

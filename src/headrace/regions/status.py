@@ -19,7 +19,8 @@ from headrace.groups.names import of_key
 from headrace.log.log import Log
 from headrace.log.query import Query
 from headrace.regions import kinds
-from headrace.regions.linking import differences, require_link
+from headrace.regions.linkable import differences
+from headrace.regions.linking import require_link
 from headrace.regions.records import (
     AGENT_LEASE,
     LinkMember,

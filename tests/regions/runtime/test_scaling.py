@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from headrace.catalog import replicas
+from headrace.catalog import Tx, replicas
 from headrace.catalog.streams import ByEvents
 from headrace.errors import LinkError, RegionsDifferError, RoundOvertakenError
+from headrace.groups.shared import properties
+from headrace.groups.shared.properties import GroupProperties
 from headrace.log.compact_policy import CompactionPolicy
 from headrace.regions import status
 from headrace.regions.leaving import unlink
@@ -355,3 +358,28 @@ def test_events_for_a_segment_that_has_ended_are_told_and_not_dropped(make_local
     assert sum(map(len, us.origins().values())) == 17
     with pytest.raises(RegionsDifferError, match="segment 0, which has ended here"):
         eu.pull("us")
+
+
+def test_no_group_splits_a_stream_that_several_regions_write(make_local: Make) -> None:
+    eu, us = make_local("eu"), make_local("us")
+    linked([eu, us])
+    group = GroupProperties(
+        group="audit", filter="orders.>", start="earliest", scale_for_members=True
+    )
+
+    def declare(tx: Tx) -> None:
+        properties.declare(tx, group, "earliest", {}, exist_ok=False)
+
+    locks = properties.declare_locks(group.key)
+    with pytest.raises(LinkError, match="for the members of a group"):
+        eu.log.catalog.write(declare, locks=locks)
+    assert eu.log.catalog.read(lambda tx: properties.get(tx, group.key)) is None
+    eu.log.create_stream("others", type(ORDERS)(subjects=("others.>",)))
+    others = msgspec.structs.replace(group, filter="others.>")
+    eu.log.catalog.write(
+        lambda tx: properties.declare(tx, others, "earliest", {}, exist_ok=False),
+        locks=properties.declare_locks(others.key),
+    )
+    with pytest.raises(LinkError, match="--no-scale-for-members"):
+        link(eu.log, "others", "us", here=eu.url, catalog=us.url)
+    link(eu.log, "others", "us", here=eu.url, catalog=us.url, writers="eu")
