@@ -21,7 +21,7 @@ from headrace.regions.promoting import promote
 from headrace.regions.runtime import scaling
 from headrace.regions.runtime.agent import RegionAgent
 from headrace.regions.runtime.replicator import Replicator
-from tests.regions.runtime.world import ORDERS, Place, assert_same, linked
+from tests.regions.runtime.world import ORDERS, Place, assert_same, graph, linked
 
 Make = Callable[..., Place]
 
@@ -53,13 +53,6 @@ def make_local(tmp_path: Path) -> Iterator[Make]:
     yield region
     for each in made:
         each.close()
-
-
-def graph(region: Place) -> list[tuple[object, ...]]:
-    return [
-        (s.number, s.range_lo, s.range_hi, s.sealed, s.predecessors, s.successors)
-        for s in region.log.stream("orders").segments
-    ]
 
 
 def by_key(region: Place) -> dict[str, list[bytes]]:
