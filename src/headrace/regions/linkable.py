@@ -70,3 +70,11 @@ def differences(mine: Stream, theirs: Stream) -> list[str]:
     if why := conflict(tiles_of(mine), tiles_of(theirs)):
         found.append(f"its segments: {why}")
     return found
+
+
+def disagreements(mine: Stream, theirs: Stream) -> list[str]:
+    """How two streams of one name differ now, also in what one of them is still to follow."""
+    apart = tiles_of(mine).keys() ^ tiles_of(theirs).keys()
+    return differences(mine, theirs) + [
+        f"segment {number} was opened in one of the regions only" for number in sorted(apart)
+    ]

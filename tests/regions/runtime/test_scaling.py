@@ -99,7 +99,7 @@ def test_splits_and_merges_happen_elsewhere_at_the_same_place(make: Make, follow
     numbered(eu, 9, 3)
     assert eu.log.merge("orders", [3, 1]).opened == (9,)
     numbered(eu, 12, 3)
-    known = {n: [] for n in range(10)}
+    known: dict[int, list[tuple[str, int, bytes]]] = {n: [] for n in range(10)}
     for _ in steps(us, "eu"):
         theirs, mine = graph(eu), graph(us)
         assert {m[:3] for m in mine} <= {t[:3] for t in theirs}
@@ -159,6 +159,7 @@ def test_a_region_that_is_behind_tells_how_far(make_local: Make) -> None:
     assert replicator.step()
     assert replicator.standing.behind is not None
     assert replicator.standing.behind > 14
+    assert not status.check(us.log, "orders", us.neighbours).agrees
     (found,) = status.status(us.log, us.neighbours).links
     assert found.lag_events is not None
     assert found.lag_events + sum(map(len, us.origins().values())) == 28
