@@ -280,6 +280,15 @@ def trim(tx: Tx, segment_id: int, before: int) -> None:
 
     Runs are forgotten once that was translated (:func:`forget`).
     """
+    # Of whoever has not begun here, the last trim says everything.
+    idle = (
+        "NOT EXISTS (SELECT 1 FROM progress AS p WHERE p.group_name = {0}.reader "
+        "AND p.segment_id = {0}.segment_id)"
+    )
+    tx.execute(
+        f"DELETE FROM region_trims WHERE segment_id = ? AND {idle.format('region_trims')}",
+        (segment_id,),
+    )
     tx.execute(
         "INSERT INTO region_trims (segment_id, reader, upto, floor, state) "
         "SELECT c.segment_id, c.reader, ?, COALESCE(p.floor, 0), COALESCE(p.state, c.local) "
@@ -293,8 +302,7 @@ def trim(tx: Tx, segment_id: int, before: int) -> None:
     tx.execute(
         "INSERT INTO region_trims (segment_id, reader, upto, floor, state) "
         "SELECT c.segment_id, c.reader, -1 - CAST(? AS BIGINT), 0, c.local "
-        "FROM region_cursors AS c WHERE c.segment_id = ? AND NOT EXISTS (SELECT 1 FROM progress "
-        "AS p WHERE p.group_name = c.reader AND p.segment_id = c.segment_id) "
+        f"FROM region_cursors AS c WHERE c.segment_id = ? AND {idle.format('c')} "
         "ON CONFLICT (segment_id, reader, upto) DO NOTHING",
         (before, segment_id),
     )

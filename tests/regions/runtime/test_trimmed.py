@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 import headrace
-from headrace.catalog import Tx
+from headrace.catalog import Tx, replicas
 from headrace.catalog.streams import StreamConfig
-from headrace.groups.progress import Progress, store
+from headrace.groups.partitioned.lifecycle import create_static
+from headrace.groups.progress import AckedRanges, Progress, store
 from headrace.log.events import Event
 from headrace.regions import moving
 from headrace.regions.linking import link
@@ -151,3 +152,42 @@ async def test_what_was_trimmed_unread_is_consumed_elsewhere(
                 assert b.acked(key) == {1, 5, 6, 7, 8}
         settle(a, b)
     assert a.acked(key) == set(range(9))
+
+
+def test_what_was_trimmed_before_a_group_was_replicated_is_consumed_elsewhere(
+    two: tuple[Side, Side],
+) -> None:
+    a, b = two
+    key = KEYS["static"]
+    create_static(a.log, "orders", "billing", max_members=1, members=["m1"])
+    a.one_by_one(10)
+    b.pull("a")
+
+    def ack(*ranges: tuple[int, int]) -> None:
+        acked = AckedRanges()
+        for lo, hi in ranges:
+            acked.ack_range(lo, hi)
+        segment = a.log.stream("orders").segments[0]
+        progress = Progress.of(acked, {})
+        a.log.catalog.write(lambda tx: store.join(tx, key, {segment.id: progress}))
+
+    ack((1, 2))
+    a.log.trim("orders", {0: 5})
+    moving.enable(a.log, key, a.neighbours)
+    ack((0, 7))  # of a member that went over what is gone before that
+    settle(a, b)
+    assert b.acked(key) == {5, 6}, "of what was gone by then, nothing counts"
+
+
+def test_trims_that_nobody_consumes_leave_one_row(two: tuple[Side, Side]) -> None:
+    a, _ = two
+    create_static(a.log, "orders", "billing", max_members=1, members=["m1"])
+    moving.enable(a.log, KEYS["static"], a.neighbours)
+    a.one_by_one(10)
+    for upto in range(1, 8):
+        a.log.trim("orders", {0: upto})
+    segment = a.log.stream("orders").segments[0]
+    reader = KEYS["static"]
+    assert a.log.catalog.read(lambda tx: replicas.unread(tx, reader, segment.id)) == [(0, 7)]
+    (trim,) = a.log.catalog.read(lambda tx: replicas.trims(tx, reader, segment.id))
+    assert trim.upto == 7

@@ -76,6 +76,9 @@ def _begin_in(
             local=Progress(segment.tail).encode() if row is None else row.state,
         ),
     )
+    if row is not None:
+        gone = store.decode(row).acked().missing(segment.tail)
+        replicas.pass_unread(tx, reader, segment.id, gone)
 
 
 def translate(tx: Tx, me: Region, records: Mapping[str, GroupRecord]) -> int:
