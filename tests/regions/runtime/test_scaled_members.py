@@ -16,7 +16,7 @@ from headrace.regions.runtime.runner import RegionRunner
 from tests.regions.runtime.test_groups import in_loop, running
 from tests.support import until
 
-KEYS = 12
+KEYS = 8
 KEY = {"static": "orders.billing", "shared": "audit:>"}
 
 
@@ -47,12 +47,14 @@ async def publish(client: headrace.Headrace, first: int, count: int) -> None:
             await client.publish(f"0.{key}", b"%d" % at, key=str(key))
 
 
-@pytest.mark.parametrize("kind", ["static", "shared"])
+@pytest.mark.parametrize(("kind", "database"), [("static", "sqlite"), ("shared", "postgres")])
 @in_loop
 async def test_members_go_on_in_another_region_through_splits_and_merges(
-    tmp_path: Path, catalog_url: str, kind: str
+    tmp_path: Path, request: pytest.FixtureRequest, kind: str, database: str
 ) -> None:
-    there = catalog_url.replace("postgres:@", "postgres@")
+    there = str(tmp_path / "us")
+    if database == "postgres":
+        there = request.getfixturevalue("postgres_url").replace("postgres:@", "postgres@")
     async with (
         headrace.open(tmp_path / "eu") as eu,
         headrace.open(there, store=tmp_path / "us-store") as us,

@@ -79,15 +79,14 @@ def numbered(region: Place, first: int, count: int) -> None:
         region.publish(7, value=b"%d" % at)
 
 
-def steps(region: Place, source: str, events_max: int = 5) -> Iterator[None]:
+def steps(region: Place, source: str, events_max: int) -> Iterator[None]:
     """Copy a little at a time, each time as a process that was just started."""
     while Replicator(region.log, region.neighbours, source, events_max=events_max).step():
         yield
 
 
-@pytest.mark.parametrize("follower", [True, False])
-def test_splits_and_merges_happen_elsewhere_at_the_same_place(make: Make, follower: bool) -> None:
-    eu, us = make("eu", here=not follower), make("us", here=follower)
+def test_splits_and_merges_happen_elsewhere_at_the_same_place(make: Make) -> None:
+    eu, us = make("eu"), make("us", here=True)
     linked([eu, us], writers="eu")
     numbered(eu, 0, 3)
     us.pull("eu")
@@ -100,7 +99,7 @@ def test_splits_and_merges_happen_elsewhere_at_the_same_place(make: Make, follow
     assert eu.log.merge("orders", [3, 1]).opened == (9,)
     numbered(eu, 12, 3)
     known: dict[int, list[tuple[str, int, bytes]]] = {n: [] for n in range(10)}
-    for _ in steps(us, "eu"):
+    for _ in steps(us, "eu", events_max=12):
         theirs, mine = graph(eu), graph(us)
         assert {m[:3] for m in mine} <= {t[:3] for t in theirs}
         open_ranges = sorted((lo, hi) for _, lo, hi, sealed, *_ in mine if not sealed)
@@ -168,21 +167,19 @@ def test_a_region_that_is_behind_tells_how_far(make_local: Make) -> None:
 def test_compaction_and_trimming_on_either_side_change_nothing(make: Make) -> None:
     eu, us = make("eu", here=True), make("us")
     linked([eu, us], writers="eu")
-    for at in range(12):
-        numbered(eu, at, 1)
+    numbered(eu, 0, 6)
     us.pull("eu")
     eu.log.split("orders", 0)
-    for at in range(12, 24):
-        numbered(eu, at, 1)
+    numbered(eu, 6, 6)
     small = CompactionPolicy(min_batches=2, min_age_s=0)
     assert eu.log.compact("orders", small).files
     for _ in steps(us, "eu", events_max=30):
         us.log.compact("orders", small)
     assert_alike(eu, us)
     eu.log.trim("orders", {0: eu.log.stream("orders").segments[0].head})
-    us.log.trim("orders", {1: 14})
+    us.log.trim("orders", {1: 4})
     eu.log.merge("orders", [2, 3])
-    numbered(eu, 24, 3)
+    numbered(eu, 12, 3)
     us.pull("eu")
     assert graph(eu) == graph(us)
     assert eu.origins()[4] == us.origins()[4]
