@@ -234,6 +234,13 @@ def follow_from(tx: Tx, stream_id: int, segment_id: int, predecessors: Sequence[
             "local) VALUES (?, ?, 0, 0, 0, ?, ?)",
             [(reader, segment_id, b"", b"") for (reader,) in readers],
         )
+        # Nobody has copied anything of it yet; see replicas.taken.
+        tx.execute(
+            "INSERT INTO replica_places (segment_id, source, source_id, next_offset, missed, "
+            "moved_us) SELECT DISTINCT CAST(? AS BIGINT), source, 0, 0, 0, CAST(? AS BIGINT) "
+            f"FROM replica_places WHERE source LIKE '>%' AND segment_id IN ({before})",
+            (segment_id, tx.now_us(), stream_id, *predecessors),
+        )
 
 
 def begin(tx: Tx, segment_id: int, lane: str) -> None:
@@ -273,6 +280,15 @@ def trim(tx: Tx, segment_id: int, before: int) -> None:
 
     Runs are forgotten once that was translated (:func:`forget`).
     """
+    # Of whoever has not begun here, the last trim says everything.
+    idle = (
+        "NOT EXISTS (SELECT 1 FROM progress AS p WHERE p.group_name = {0}.reader "
+        "AND p.segment_id = {0}.segment_id)"
+    )
+    tx.execute(
+        f"DELETE FROM region_trims WHERE segment_id = ? AND {idle.format('region_trims')}",
+        (segment_id,),
+    )
     tx.execute(
         "INSERT INTO region_trims (segment_id, reader, upto, floor, state) "
         "SELECT c.segment_id, c.reader, ?, COALESCE(p.floor, 0), COALESCE(p.state, c.local) "
@@ -281,6 +297,14 @@ def trim(tx: Tx, segment_id: int, before: int) -> None:
         "WHERE c.segment_id = ? AND COALESCE(p.floor, 0) < ? "
         "ON CONFLICT (segment_id, reader, upto) DO NOTHING",
         (before, segment_id, before),
+    )
+    # Whoever has not begun here begins behind it, unread: see replicas.pass_unread.
+    tx.execute(
+        "INSERT INTO region_trims (segment_id, reader, upto, floor, state) "
+        "SELECT c.segment_id, c.reader, -1 - CAST(? AS BIGINT), 0, c.local "
+        f"FROM region_cursors AS c WHERE c.segment_id = ? AND {idle.format('c')} "
+        "ON CONFLICT (segment_id, reader, upto) DO NOTHING",
+        (before, segment_id),
     )
 
 
@@ -292,6 +316,16 @@ def forget(tx: Tx, segment_id: int, before: int) -> int:
         "WHERE later.segment_id = lane_runs.segment_id AND later.lane = lane_runs.lane)",
         (segment_id, before),
     )
+
+
+def few_below(tx: Tx, segment_id: int, before: int, most: int) -> bool:
+    """Whether there are not more than so many runs below an offset."""
+    row = tx.row(
+        "SELECT 1 FROM lane_runs WHERE segment_id = ? AND end_offset <= ? "
+        "ORDER BY start_offset LIMIT 1 OFFSET ?",
+        (segment_id, before, most),
+    )
+    return row is None
 
 
 def drop(tx: Tx, segment_id: int) -> None:

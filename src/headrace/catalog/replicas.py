@@ -2,13 +2,16 @@
 
 *Places*: up to which offset of another region's segment everything was copied here.  A round moves
 a place only from exactly where its plan found it.  Of lanes that came by way of other regions it is
-noted up to which sequence: such a row has the lane, behind a "=", in the place of the region.
+noted up to which sequence: such a row has the lane, behind a "=", in the place of the region.  And
+how far another region has copied this one: such a row has its name behind a ">".
 
 *Cursors*: the progress of replicated groups by origin, one row for each row of progress that is
 translated (``reader`` is its name).  Revisions count up over all of them, so a neighbour reads what
 changed since it last looked.
 
-*Trims*: what a reader had acked when events it had not consumed were removed.
+*Trims*: what a reader had acked when events it had not consumed were removed; and which of those it
+passed over, *unread*.  What is acked of the others was in flight when it was trimmed, and counts.
+Rows of the second kind have their end, counted down from -1, in the place of the first kind's.
 """
 
 from __future__ import annotations
@@ -42,6 +45,7 @@ class ReplicaPlace(msgspec.Struct, frozen=True):
 
 
 _EVENED = "="
+_TAKER = ">"
 _PLACE = "segment_id, source, source_id, next_offset, missed, moved_us"
 
 
@@ -55,7 +59,7 @@ def all_places(tx: Tx) -> list[ReplicaPlace]:
     """Every place."""
     rows = tx.rows(
         f"SELECT {_PLACE} FROM replica_places WHERE source NOT LIKE '{_EVENED}%' "
-        "ORDER BY segment_id, source"
+        f"AND source NOT LIKE '{_TAKER}%' ORDER BY segment_id, source"
     )
     return [ReplicaPlace(*row) for row in rows]
 
@@ -134,6 +138,36 @@ def put_evened(tx: Tx, segment_id: int, lane: str, sequence: int) -> None:
         f"INSERT INTO replica_places ({_PLACE}) VALUES (?, ?, 0, ?, 0, ?) "
         "ON CONFLICT (segment_id, source) DO UPDATE SET next_offset = excluded.next_offset",
         (segment_id, _EVENED + lane, sequence, tx.now_us()),
+    )
+
+
+def taken(tx: Tx, segment_ids: Sequence[int]) -> dict[int, dict[str, int]]:
+    """How far other regions have copied segments of this one, as far as is known: by region."""
+    found: dict[int, dict[str, int]] = {}
+    for part, marks in in_parts(segment_ids):
+        for segment_id, region, offset in tx.rows(
+            "SELECT segment_id, source, next_offset FROM replica_places "
+            f"WHERE source LIKE '{_TAKER}%' AND segment_id IN ({marks})",
+            tuple(part),
+        ):
+            found.setdefault(int(segment_id), {})[str(region)[1:]] = int(offset)
+    return found
+
+
+def put_taken(tx: Tx, segment_id: int, region: str, offset: int) -> None:
+    """Note how far another region has copied a segment; what it has not, is kept for it."""
+    tx.execute(
+        f"INSERT INTO replica_places ({_PLACE}) VALUES (?, ?, 0, ?, 0, ?) "
+        "ON CONFLICT (segment_id, source) DO UPDATE SET next_offset = excluded.next_offset",
+        (segment_id, _TAKER + region, offset, tx.now_us()),
+    )
+
+
+def drop_taken(tx: Tx, segment_id: int, region: str) -> None:
+    """Nothing is kept for a region any more: it is lost, or was taken out."""
+    tx.execute(
+        "DELETE FROM replica_places WHERE segment_id = ? AND source = ?",
+        (segment_id, _TAKER + region),
     )
 
 
@@ -319,7 +353,7 @@ def trims(tx: Tx, reader: str, segment_id: int) -> list[TrimRow]:
     """The trims that a reader's cursor has not taken in yet, oldest first."""
     rows = tx.rows(
         "SELECT upto, floor, state FROM region_trims WHERE segment_id = ? AND reader = ? "
-        "ORDER BY upto",
+        "AND upto >= 0 ORDER BY upto",
         (segment_id, reader),
     )
     return [TrimRow(int(upto), int(floor), bytes(state)) for upto, floor, state in rows]
@@ -327,12 +361,40 @@ def trims(tx: Tx, reader: str, segment_id: int) -> list[TrimRow]:
 
 def forget_trims(tx: Tx, reader: str, segment_id: int, upto: int) -> None:
     tx.execute(
-        "DELETE FROM region_trims WHERE segment_id = ? AND reader = ? AND upto <= ?",
+        "DELETE FROM region_trims WHERE segment_id = ? AND reader = ? "
+        "AND CASE WHEN upto < 0 THEN -1 - upto ELSE upto END <= ?",
         (segment_id, reader, upto),
     )
 
 
+def pass_unread(tx: Tx, reader: str, segment_id: int, ranges: Sequence[tuple[int, int]]) -> None:
+    """A replicated reader goes on behind ranges of offsets that were trimmed before it read them.
+
+    It has to be stored before the progress is that counts them as done.
+    """
+    if ranges and cursor(tx, reader, segment_id) is not None:
+        tx.executemany(
+            "INSERT INTO region_trims (segment_id, reader, upto, floor, state) "
+            "VALUES (?, ?, ?, ?, ?) ON CONFLICT (segment_id, reader, upto) DO UPDATE SET floor = "
+            "CASE WHEN excluded.floor < region_trims.floor THEN excluded.floor "
+            "ELSE region_trims.floor END",
+            [(segment_id, reader, -1 - hi, lo, b"") for lo, hi in ranges],
+        )
+
+
+def unread(tx: Tx, reader: str, segment_id: int) -> list[tuple[int, int]]:
+    """What a reader passed over unread, ascending; ranges may overlap."""
+    rows = tx.rows(
+        "SELECT floor, -1 - upto FROM region_trims WHERE segment_id = ? AND reader = ? "
+        "AND upto < 0 ORDER BY floor, upto DESC",
+        (segment_id, reader),
+    )
+    return [(int(lo), int(hi)) for lo, hi in rows]
+
+
 def has_trims(tx: Tx, segment_id: int) -> bool:
     """Whether somebody has not taken in a trim of a segment: its old runs are still needed."""
-    row = tx.row("SELECT 1 FROM region_trims WHERE segment_id = ? LIMIT 1", (segment_id,))
+    row = tx.row(
+        "SELECT 1 FROM region_trims WHERE segment_id = ? AND upto >= 0 LIMIT 1", (segment_id,)
+    )
     return row is not None

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 import msgspec
 
-from headrace.catalog import Tx, batches, markers, progress
+from headrace.catalog import Tx, batches, markers, progress, replicas
 from headrace.catalog.batches import Place
 from headrace.catalog.streams import Consumed, Groups, Limits, Segment, Stream
 
@@ -131,10 +131,18 @@ def _counted(tx: Tx, segment: Segment, place: Place) -> Place:
 
 
 def read_floors(tx: Tx, stream: Stream) -> dict[int, int | None]:
-    """The lowest floor of the subscribed groups in each segment."""
+    """The lowest floor of the subscribed groups in each segment, and of regions that copy it.
+
+    Where there are no groups nothing goes, however far other regions have come.
+    """
     groups = progress.subscribed(tx, stream.id)
+    linked = [segment.id for segment in stream.segments if segment.lane is not None]
+    taken = replicas.taken(tx, linked) if linked else {}
     found: dict[int, int | None] = {}
     for segment in stream.segments:
         floors = progress.floors(tx, segment.id)
-        found[segment.number] = min((floors.get(group, 0) for group in groups), default=None)
+        floor = min((floors.get(group, 0) for group in groups), default=None)
+        if floor is not None:
+            floor = min([floor, *taken.get(segment.id, {}).values()])
+        found[segment.number] = floor
     return found

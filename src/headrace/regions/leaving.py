@@ -54,6 +54,8 @@ def unlink(log: Log, stream: str) -> Unlinked:
         for segment in streams.removable(tx, stream).segments if found is not None else ():
             lanes.drop_cursors(tx, segment.id)
             lanes.end(tx, segment.id)
+            for member in record.members:
+                replicas.drop_taken(tx, segment.id, member.region)
         entries.delete(tx, LINKS_BUCKET, stream)
         regions = tuple(member.region for member in record.members)
         return Unlinked(stream, regions, _release(tx, stream))

@@ -17,7 +17,7 @@ import msgspec
 
 from headrace.catalog import Tx, entries, lanes, schema, streams
 from headrace.catalog.lanes import LaneStep
-from headrace.catalog.streams import Fixed, Segment, Stream
+from headrace.catalog.streams import Stream
 from headrace.errors import (
     HeadraceError,
     LinkError,
@@ -25,11 +25,10 @@ from headrace.errors import (
     RegionNameError,
     UnknownStreamError,
 )
-from headrace.groups.shared import properties
 from headrace.log.log import Log
 from headrace.log.open import look_log, open_log
 from headrace.regions.core.origins import lane_of
-from headrace.regions.core.scaling import conflict
+from headrace.regions.linkable import check_linkable, check_scaling, differences, tiles_of
 from headrace.regions.records import (
     ALL,
     LINKS_BUCKET,
@@ -45,6 +44,7 @@ from headrace.regions.records import (
     put_region,
     require_region,
 )
+from headrace.regions.runtime import keeping
 from headrace.regions.runtime.neighbours import address
 
 LOCKS = ("settings", entries.lock(LINKS_BUCKET))
@@ -113,12 +113,13 @@ def link(
             raise UnknownStreamError(
                 f"there is no stream {stream!r}, here or in {region!r}; create it first"
             )
-        _check_scaling(log, there, mine, theirs, writers)
+        check_scaling(log, there, mine, theirs, writers)
         created = _make_missing(log, me.name, mine, there, region, theirs, one_sided)
         own = LinkMember(region=me.name, catalog=_address(here))
-        known = [each.segments for each in (mine, theirs) if each is not None]
-        last = max(segment.number for segments in known for segment in segments)
-        options = LinkRecord(stream=stream, writers=writers, backfill=since, first_new=last + 1)
+        known = [s.number for each in (mine, theirs) if each is not None for s in each.segments]
+        options = LinkRecord(
+            stream=stream, writers=writers, backfill=since, first_new=max(known) + 1
+        )
         record = _join(log, options, [member], me)
         if one_sided:
             return Linked(stream, (me.name,), created, one_sided=(region,))
@@ -190,7 +191,7 @@ def _make_missing(
 ) -> tuple[str, ...]:
     model = mine or theirs
     assert model is not None
-    _check_linkable(model)
+    check_linkable(model)
     if mine is not None and theirs is not None:
         if found := differences(mine, theirs):
             raise LinkError(
@@ -210,66 +211,6 @@ def _make_missing(
     return (name,)
 
 
-def _check_linkable(stream: Stream) -> None:
-    if stream.config.epochs is not None:
-        raise LinkError(f"stream {stream.name!r} has epochs, which do not cross regions")
-    first = [s for s in stream.segments if not s.predecessors]
-    at = 0
-    for segment in sorted(first, key=lambda each: each.range_lo):
-        if segment.range_lo != at:
-            break
-        at = segment.range_hi
-    if at != streams.KEY_SPACE:
-        raise LinkError(
-            f"stream {stream.name!r} was split or merged, and a part of that history is trimmed; "
-            "trim it to the segments that are open, or copy it into a new stream first"
-        )
-
-
-def _check_scaling(
-    log: Log, there: Log, mine: Stream | None, theirs: Stream | None, writers: str
-) -> None:
-    """A stream that several regions are to write cannot be split, and has not been."""
-    for side, stream in ((log, mine), (there, theirs)):
-        if writers != ALL or stream is None:
-            continue
-        if not isinstance(stream.config.scaling, Fixed):
-            raise LinkError(
-                f"stream {stream.name!r} scales by itself, and several regions cannot split the "
-                "same segment; set its scaling to fixed first, or let one region write it: "
-                "--writers REGION"
-            )
-        if any(segment.sealed for segment in stream.segments):
-            raise LinkError(
-                f"stream {stream.name!r} was split or merged, and its history can be linked if one "
-                "region writes it: --writers REGION; or copy it into a new stream first"
-            )
-        if found := side.catalog.read(lambda tx, s=stream: properties.splitting(tx, s)):  # type: ignore[misc]
-            raise LinkError(
-                f"shared group {found[0]!r} splits segments of stream {stream.name!r} for its "
-                "members, which several regions cannot do; turn that off with: headrace group "
-                "shared configure --no-scale-for-members, or let one region write it: "
-                "--writers REGION"
-            )
-
-
-def tiles_of(stream: Stream) -> dict[int, Segment]:
-    """The segments of a stream by number."""
-    return {segment.number: segment for segment in stream.segments}
-
-
-def differences(mine: Stream, theirs: Stream) -> list[str]:
-    """How two streams of one name differ, in what regions must agree on."""
-    found = []
-    for what in ("subjects", "key_tokens", "partitions"):
-        one, other = getattr(mine.config, what), getattr(theirs.config, what)
-        if one != other:
-            found.append(f"{what} {one!r} here and {other!r} there")
-    if why := conflict(tiles_of(mine), tiles_of(theirs)):
-        found.append(f"its segments: {why}")
-    return found
-
-
 def _join(log: Log, options: LinkRecord, members: list[LinkMember], me: Region) -> LinkRecord:
     """Put regions into a link on one side; the stream's events get lanes."""
     stream = log.stream(options.stream)
@@ -287,6 +228,7 @@ def _join(log: Log, options: LinkRecord, members: list[LinkMember], me: Region) 
                 lanes.number_history(tx, segment.id, me.lane, segment.tail, segment.head)
             lanes.begin(tx, segment.id, me.lane if written else lanes.NOT_WRITTEN)
         put_link(tx, record)
+        keeping.begin(tx, record)
         tx.notify(streams.channel(stream.id))
         return record
 
@@ -336,6 +278,7 @@ def change_member(
                 members.append(changed)
         record = msgspec.structs.replace(found, members=tuple(members))
         put_link(tx, record)
+        keeping.begin(tx, record)
         return record
 
     return log.catalog.write(run, locks=LOCKS)

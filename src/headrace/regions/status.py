@@ -19,7 +19,8 @@ from headrace.groups.names import of_key
 from headrace.log.log import Log
 from headrace.log.query import Query
 from headrace.regions import kinds
-from headrace.regions.linking import differences, require_link
+from headrace.regions.linkable import disagreements
+from headrace.regions.linking import require_link
 from headrace.regions.records import (
     AGENT_LEASE,
     LinkMember,
@@ -329,7 +330,7 @@ def check(log: Log, stream: str, neighbours: Neighbours, *, deep: bool = False) 
             continue
         other = neighbours.log(member)
         theirs = other.stream(stream)
-        differ += [f"{member.region}: {what}" for what in differences(mine, theirs)]
+        differ += [f"{member.region}: {what}" for what in disagreements(mine, theirs)]
         for segment in mine.segments:
             there = theirs.segment(segment.number)
             if there is None:

@@ -14,11 +14,12 @@ from pathlib import Path
 import pytest
 
 import headrace
+from headrace.catalog.streams import StreamConfig
 from headrace.regions import moving
 from headrace.regions.records import AGENT_LEASE
 from headrace.regions.runtime.neighbours import Neighbours
 from tests.regions.runtime.test_groups import PARTITIONED, consume, in_loop, two_regions
-from tests.regions.runtime.world import Place, assert_same, linked
+from tests.regions.runtime.world import Place, assert_same, graph, linked
 from tests.support import until, wait_until
 
 Start = Callable[[str], "subprocess.Popen[bytes]"]
@@ -46,11 +47,15 @@ def test_killed_in_the_middle_both_regions_hold_everything_once(
     rng = random.Random(11)
     eu, us = Place("eu", str(tmp_path / "eu")), Place("us", str(tmp_path / "us"))
     linked([eu, us])
+    linked([eu, us], "scaled", writers="eu", config=StreamConfig(subjects=("scaled.>",)))
     running = {place.name: start(place.url) for place in (eu, us)}
     try:
         for turn in range(40):
             for place in (eu, us):
                 place.publish(rng.randrange(1, 40))
+            eu.publish(rng.randrange(1, 40), stream="scaled")
+            if turn % 8 == 7:
+                scale(eu, rng)
             if turn % 13 == 12:
                 victim = rng.choice([eu, us])
                 running[victim.name].send_signal(signal.SIGKILL)
@@ -59,9 +64,23 @@ def test_killed_in_the_middle_both_regions_hold_everything_once(
             time.sleep(rng.random() * 0.05)
         wait_until(lambda: eu.lane_ends() == us.lane_ends(), "the copies", 60)
         assert_same([eu, us])
+        wait_until(lambda: eu.lane_ends("scaled") == us.lane_ends("scaled"), "the splits", 60)
+        assert_same([eu, us], "scaled")
+        assert graph(eu, "scaled") == graph(us, "scaled")
     finally:
         eu.close()
         us.close()
+
+
+def scale(place: Place, rng: random.Random) -> None:
+    """Split a segment of the stream, or merge two."""
+    segments = place.log.stream("scaled").open_segments
+    at = rng.randrange(len(segments))
+    if len(segments) > 3:
+        at = min(at, len(segments) - 2)
+        place.log.merge("scaled", [segments[at].number, segments[at + 1].number])
+    else:
+        place.log.split("scaled", segments[at].number)
 
 
 @in_loop

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from headrace.catalog import replicas
+from headrace.catalog import Tx, replicas
 from headrace.catalog.streams import ByEvents
 from headrace.errors import LinkError, RegionsDifferError, RoundOvertakenError
+from headrace.groups.shared import properties
+from headrace.groups.shared.properties import GroupProperties
 from headrace.log.compact_policy import CompactionPolicy
 from headrace.regions import status
 from headrace.regions.leaving import unlink
@@ -18,7 +21,7 @@ from headrace.regions.promoting import promote
 from headrace.regions.runtime import scaling
 from headrace.regions.runtime.agent import RegionAgent
 from headrace.regions.runtime.replicator import Replicator
-from tests.regions.runtime.world import ORDERS, Place, assert_same, linked
+from tests.regions.runtime.world import ORDERS, Place, assert_same, graph, linked
 
 Make = Callable[..., Place]
 
@@ -52,13 +55,6 @@ def make_local(tmp_path: Path) -> Iterator[Make]:
         each.close()
 
 
-def graph(region: Place) -> list[tuple[object, ...]]:
-    return [
-        (s.number, s.range_lo, s.range_hi, s.sealed, s.predecessors, s.successors)
-        for s in region.log.stream("orders").segments
-    ]
-
-
 def by_key(region: Place) -> dict[str, list[bytes]]:
     """The events of each key, in the order in which they are read."""
     found: dict[str, list[bytes]] = {}
@@ -83,15 +79,14 @@ def numbered(region: Place, first: int, count: int) -> None:
         region.publish(7, value=b"%d" % at)
 
 
-def steps(region: Place, source: str, events_max: int = 5) -> Iterator[None]:
+def steps(region: Place, source: str, events_max: int) -> Iterator[None]:
     """Copy a little at a time, each time as a process that was just started."""
     while Replicator(region.log, region.neighbours, source, events_max=events_max).step():
         yield
 
 
-@pytest.mark.parametrize("follower", [True, False])
-def test_splits_and_merges_happen_elsewhere_at_the_same_place(make: Make, follower: bool) -> None:
-    eu, us = make("eu", here=not follower), make("us", here=follower)
+def test_splits_and_merges_happen_elsewhere_at_the_same_place(make: Make) -> None:
+    eu, us = make("eu"), make("us", here=True)
     linked([eu, us], writers="eu")
     numbered(eu, 0, 3)
     us.pull("eu")
@@ -103,8 +98,8 @@ def test_splits_and_merges_happen_elsewhere_at_the_same_place(make: Make, follow
     numbered(eu, 9, 3)
     assert eu.log.merge("orders", [3, 1]).opened == (9,)
     numbered(eu, 12, 3)
-    known = {n: [] for n in range(10)}
-    for _ in steps(us, "eu"):
+    known: dict[int, list[tuple[str, int, bytes]]] = {n: [] for n in range(10)}
+    for _ in steps(us, "eu", events_max=12):
         theirs, mine = graph(eu), graph(us)
         assert {m[:3] for m in mine} <= {t[:3] for t in theirs}
         open_ranges = sorted((lo, hi) for _, lo, hi, sealed, *_ in mine if not sealed)
@@ -163,6 +158,7 @@ def test_a_region_that_is_behind_tells_how_far(make_local: Make) -> None:
     assert replicator.step()
     assert replicator.standing.behind is not None
     assert replicator.standing.behind > 14
+    assert not status.check(us.log, "orders", us.neighbours).agrees
     (found,) = status.status(us.log, us.neighbours).links
     assert found.lag_events is not None
     assert found.lag_events + sum(map(len, us.origins().values())) == 28
@@ -171,21 +167,19 @@ def test_a_region_that_is_behind_tells_how_far(make_local: Make) -> None:
 def test_compaction_and_trimming_on_either_side_change_nothing(make: Make) -> None:
     eu, us = make("eu", here=True), make("us")
     linked([eu, us], writers="eu")
-    for at in range(12):
-        numbered(eu, at, 1)
+    numbered(eu, 0, 6)
     us.pull("eu")
     eu.log.split("orders", 0)
-    for at in range(12, 24):
-        numbered(eu, at, 1)
+    numbered(eu, 6, 6)
     small = CompactionPolicy(min_batches=2, min_age_s=0)
     assert eu.log.compact("orders", small).files
     for _ in steps(us, "eu", events_max=30):
         us.log.compact("orders", small)
     assert_alike(eu, us)
     eu.log.trim("orders", {0: eu.log.stream("orders").segments[0].head})
-    us.log.trim("orders", {1: 14})
+    us.log.trim("orders", {1: 4})
     eu.log.merge("orders", [2, 3])
-    numbered(eu, 24, 3)
+    numbered(eu, 12, 3)
     us.pull("eu")
     assert graph(eu) == graph(us)
     assert eu.origins()[4] == us.origins()[4]
@@ -355,3 +349,28 @@ def test_events_for_a_segment_that_has_ended_are_told_and_not_dropped(make_local
     assert sum(map(len, us.origins().values())) == 17
     with pytest.raises(RegionsDifferError, match="segment 0, which has ended here"):
         eu.pull("us")
+
+
+def test_no_group_splits_a_stream_that_several_regions_write(make_local: Make) -> None:
+    eu, us = make_local("eu"), make_local("us")
+    linked([eu, us])
+    group = GroupProperties(
+        group="audit", filter="orders.>", start="earliest", scale_for_members=True
+    )
+
+    def declare(tx: Tx) -> None:
+        properties.declare(tx, group, "earliest", {}, exist_ok=False)
+
+    locks = properties.declare_locks(group.key)
+    with pytest.raises(LinkError, match="for the members of a group"):
+        eu.log.catalog.write(declare, locks=locks)
+    assert eu.log.catalog.read(lambda tx: properties.get(tx, group.key)) is None
+    eu.log.create_stream("others", type(ORDERS)(subjects=("others.>",)))
+    others = msgspec.structs.replace(group, filter="others.>")
+    eu.log.catalog.write(
+        lambda tx: properties.declare(tx, others, "earliest", {}, exist_ok=False),
+        locks=properties.declare_locks(others.key),
+    )
+    with pytest.raises(LinkError, match="--no-scale-for-members"):
+        link(eu.log, "others", "us", here=eu.url, catalog=us.url)
+    link(eu.log, "others", "us", here=eu.url, catalog=us.url, writers="eu")

@@ -105,3 +105,11 @@ def assert_same(regions: Iterable[Place], stream: str = "orders") -> None:
             assert [sequence for sequence, _ in held] == list(range(len(held))), place
         seen.append(by_lane)
     assert all(each == seen[0] for each in seen[1:])
+
+
+def graph(region: Place, stream: str = "orders") -> list[tuple[object, ...]]:
+    """The segments of a stream: numbers, ranges, which have ended, and which follow which."""
+    return [
+        (s.number, s.range_lo, s.range_hi, s.sealed, s.predecessors, s.successors)
+        for s in region.log.stream(stream).segments
+    ]

@@ -7,16 +7,20 @@ be handed out, if at all.
 
 from __future__ import annotations
 
+from functools import partial
+
 import msgspec
 import numpy as np
 import pyarrow as pa
 
+from headrace.catalog import Tx, replicas
 from headrace.catalog.streams import Segment
 from headrace.errors import TrimmedError
 from headrace.groups.consumer.filters import UnitFilter
 from headrace.groups.consumer.types import OwnedUnit
+from headrace.groups.progress import Progress, store
 from headrace.groups.progress.arrays import Int64s
-from headrace.log.cursor import Cursor
+from headrace.log.cursor import Cursor, FileAhead
 from headrace.log.log import Log
 from headrace.subjects import route_hash_array
 
@@ -63,6 +67,9 @@ class UnitReader:
             start,
             origins=segment.lane is not None,
         )
+        self._log = log
+        self._unit = unit
+        self._linked = segment.lane is not None
         self._filter = None if unit.filter is None else UnitFilter(unit.filter)
         self._order_by = unit.order_by
         self._key_tokens = key_tokens
@@ -87,8 +94,13 @@ class UnitReader:
         try:
             batch = cursor.next(end, brief=brief)
         except TrimmedError as error:
-            cursor.position = max(cursor.position, error.first)
-            return Gap(cursor.position, trimmed=True)
+            first = max(cursor.position, error.first)
+            if self._linked:
+                if brief:
+                    raise FileAhead from None  # it is written down, and that takes a thread
+                self._log.catalog.write(partial(self._passed, lo=cursor.position, hi=first))
+            cursor.position = first
+            return Gap(first, trimmed=True)
         if batch is None:
             return Gap(cursor.position)
         if "marker" in batch.schema.names:
@@ -99,6 +111,13 @@ class UnitReader:
             return Gap(cursor.position)
         keys = self._keys(batch) if self._with_keys else None
         return Fetched(batch, cursor.position, keys, batch.nbytes)
+
+    def _passed(self, tx: Tx, lo: int, hi: int) -> None:
+        """What is trimmed is passed over unread: it must not count as consumed elsewhere."""
+        unit = self._unit
+        found = store.load(tx, unit.group, unit.segment_id) or Progress()
+        ranges = [(max(at, lo), end) for at, end in found.acked().missing(hi) if end > lo]
+        replicas.pass_unread(tx, unit.group, unit.segment_id, ranges)
 
     def _keys(self, batch: pa.RecordBatch) -> Int64s:
         subjects = batch.column("subject")

@@ -71,11 +71,6 @@ def _scaling_of(theirs: Tiles, number: int) -> Scaling:
     return Scaling(tuple(sorted(sealed)), tuple(sorted(opened)))
 
 
-def roots(tiles: Tiles) -> list[int]:
-    """The segments with which a stream began, as far as it still knows."""
-    return [number for number, tile in sorted(tiles.items()) if not tile.predecessors]
-
-
 def conflict(mine: Tiles, theirs: Tiles) -> str:
     """Why one of two regions cannot repeat what the other one did; nothing if it can.
 

@@ -36,7 +36,7 @@ from headrace.regions.records import (
     links,
     put_group,
 )
-from headrace.regions.runtime import applying, cursors, writers
+from headrace.regions.runtime import applying, cursors, keeping, writers
 from headrace.regions.runtime.applying import Theirs
 from headrace.regions.runtime.behind import is_behind
 from headrace.regions.runtime.neighbours import Neighbours
@@ -49,6 +49,10 @@ TICK_S = 0.5
 PAUSE_S = 0.005
 """The least time between two looks, however much news there is."""
 FORGET_S = 30.0
+KEEP_S = 5.0
+"""How often it looks how far other regions have come, for retention."""
+RUNS_MAX = 10_000
+"""As many runs of a segment are kept of what was trimmed, for acks that are still to come."""
 
 _log = logging.getLogger(__name__)
 
@@ -65,7 +69,7 @@ class RegionAgent:
         """Neighbours that cannot be read or understood: since when, and why."""
         self.synced_s: dict[str, float] = {}
         """When a neighbour's progress was last known to be here."""
-        self._forget_due_s = 0.0
+        self._forget_due_s = self._keep_due_s = 0.0
         self._watch = HomeWatch()
         self._lease: leases.Lease | None = None
         self._others: set[str] = set()
@@ -87,6 +91,9 @@ class RegionAgent:
             except HeadraceError as error:  # away, or what it says makes no sense: the others do
                 self._is_away(member, error)
         moved |= self.snapshots.step(me, self._lease)
+        if steady_s() >= self._keep_due_s:
+            self._keep_due_s = steady_s() + KEEP_S
+            keeping.keep_for_others(self._log, me, self._neighbours)
         self._forget()
         return moved
 
@@ -261,7 +268,10 @@ class RegionAgent:
             for name in links(tx):
                 stream = streams.get(tx, name)
                 for segment in stream.segments if stream is not None else ():
-                    if segment.tail and not replicas.has_trims(tx, segment.id):
+                    needed = replicas.has_trims(tx, segment.id)
+                    if segment.tail and not (
+                        needed and lanes.few_below(tx, segment.id, segment.tail, RUNS_MAX)
+                    ):
                         lanes.forget(tx, segment.id, segment.tail)
 
         self._log.catalog.write(run, locks=(replicas.LOCK,), sync=False)

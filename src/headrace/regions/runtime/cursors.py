@@ -20,7 +20,7 @@ from headrace.groups.partitioned.names import GroupName
 from headrace.groups.progress import Progress, store
 from headrace.regions import kinds
 from headrace.regions.core.progress import CursorDelta, OriginProgress
-from headrace.regions.core.spans import intersection
+from headrace.regions.core.spans import RangeList, difference, intersection, union
 from headrace.regions.core.stamps import Life, Stamp
 from headrace.regions.core.translation import (
     LaneRange,
@@ -77,6 +77,9 @@ def _begin_in(
             local=Progress(segment.tail).encode() if row is None else row.state,
         ),
     )
+    if row is not None:
+        gone = store.decode(row).acked().missing(segment.tail)
+        replicas.pass_unread(tx, reader, segment.id, gone)
 
 
 def translate(tx: Tx, me: Region, records: Mapping[str, GroupRecord]) -> int:
@@ -135,7 +138,9 @@ def _translate_row(
     if cursor.sought:
         changed = _command(tx, me, known, segment, after, cursor.sought == replicas.SOUGHT_END)
     else:
-        changed = _ack(tx, known, segment, row, cursor, after)
+        before = Progress.decode(cursor.local) if cursor.local else Progress()
+        find = _acked_of_queue if record.family == kinds.ELASTIC else _acked
+        changed = _ack(tx, known, segment, find(tx, row, segment, before, after))
     ahead = is_ahead(known, lanes.ends(tx, segment.id), me.name)
     replicas.put_cursor(
         tx,
@@ -197,35 +202,22 @@ def _command(
     return True
 
 
-def _ack(
-    tx: Tx,
-    known: OriginProgress,
-    segment: Segment,
-    row: progress.Progress,
-    cursor: CursorRow,
-    after: Progress,
-) -> bool:
-    before = Progress.decode(cursor.local) if cursor.local else Progress()
-    if GroupName.is_consumed(row.group):
-        return _acked_by_origin(tx, known, segment, _exactly(tx, segment, row, before, after))
-    ranges: list[tuple[int, int]] = []
-    lower = 0
-    for trim in replicas.trims(tx, row.group, segment.id):
-        then = newly_acked(before, store.decode(trim))
-        ranges += intersection([(lower, trim.upto)], then)
-        lower = trim.upto
-    if lower:
-        replicas.forget_trims(tx, row.group, segment.id, lower)
-    end = max([after.floor, *(hi for _, hi in after.ranges)])
-    if lower < end:
-        ranges += intersection([(lower, end)], newly_acked(before, after))
-    return _acked_by_origin(tx, known, segment, ranges)
+def _acked(
+    tx: Tx, row: progress.Progress, segment: Segment, before: Progress, after: Progress
+) -> RangeList:
+    """What was acked since a row was last translated, and not only passed over unread.
+
+    What is trimmed is needed until it is passed: some of it may be in flight still.
+    """
+    unread = union(replicas.unread(tx, row.group, segment.id), ())
+    replicas.forget_trims(tx, row.group, segment.id, after.floor)
+    return difference(newly_acked(before, after), unread)
 
 
-def _exactly(
-    tx: Tx, segment: Segment, row: progress.Progress, before: Progress, after: Progress
-) -> list[tuple[int, int]]:
-    """What is newly acked by a row that no trim moves: what is in a work queue outlives it there.
+def _acked_of_queue(
+    tx: Tx, row: progress.Progress, segment: Segment, before: Progress, after: Progress
+) -> RangeList:
+    """The same, of a row that no trim moves: what is in a work queue outlives it there.
 
     Its trims only keep the runs that are still needed.
     """
@@ -235,9 +227,7 @@ def _exactly(
     return newly_acked(before, after)
 
 
-def _acked_by_origin(
-    tx: Tx, known: OriginProgress, segment: Segment, ranges: list[tuple[int, int]]
-) -> bool:
+def _ack(tx: Tx, known: OriginProgress, segment: Segment, ranges: RangeList) -> bool:
     if not ranges:
         return False
     changed = False

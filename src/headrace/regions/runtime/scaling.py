@@ -36,7 +36,8 @@ def with_scalings(here: Here, there: Tx, planned: CopyRound) -> CopyRound:
     differ: dict[str, str] = {}
     behind = planned.behind
     for name, mine in sorted(here.streams.items()):
-        theirs, link = streams.get(there, name), here.links[name]
+        link = here.links[name]
+        theirs = None if link.writers == ALL else streams.get(there, name)
         if theirs is None or any(segment.lane is None for segment in theirs.segments):
             continue
         why = conflict(_tiles(mine), _tiles(theirs)) or _past_the_end(mine, planned)
@@ -77,7 +78,7 @@ def _follows(link: LinkRecord, me: str, source: str) -> bool:
     """
     writer = link.member(link.writers)
     gone = writer is None or writer.state == "lost"
-    return link.writers != ALL and (link.writers in (source, me) or gone)
+    return gone or link.writers in (source, me)
 
 
 def _due(here: Here, there: Tx, mine: Stream, theirs: Stream) -> Iterator[ScalingStep]:

@@ -144,7 +144,7 @@ def units_of_share(
                 stream=stream.name,
                 segment=segment.number,
                 segment_id=segment.id,
-                progress=places[segment.number],
+                progress=begun(found.get(segment.id), segment),
                 filter=filters,
                 strip=1,
             )
@@ -169,7 +169,12 @@ def seek_locks(name: GroupName, reader: str, numbers: Iterable[int]) -> list[str
 
 def progress_in(tx: Tx, group: str, segment: streams.Segment) -> Progress:
     """Where a group is in a segment; what was trimmed before it came by is not waited for."""
-    return retained(load(tx, group, segment.id), segment)
+    return begun(load(tx, group, segment.id), segment)
+
+
+def begun(found: Progress | None, segment: streams.Segment) -> Progress:
+    """Where an owner begins; where the stream is in other regions too, it tells what is gone."""
+    return found if found is not None and segment.lane is not None else retained(found, segment)
 
 
 def retained(found: Progress | None, segment: streams.Segment) -> Progress:

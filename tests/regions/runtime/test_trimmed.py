@@ -1,0 +1,193 @@
+"""Acks and trims cross: what was in flight is acked everywhere, what was never read is not."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import headrace
+from headrace.catalog import Tx, replicas
+from headrace.catalog.streams import StreamConfig
+from headrace.groups.partitioned.lifecycle import create_static
+from headrace.groups.progress import AckedRanges, Progress, store
+from headrace.log.events import Event
+from headrace.regions import moving
+from headrace.regions.linking import link
+from headrace.regions.runtime.agent import RegionAgent
+from tests.regions.runtime.test_groups import in_loop
+from tests.regions.runtime.world import Place
+
+ONE = StreamConfig(subjects=("orders.>",), partitions=1)
+KEYS = {"static": "orders.billing", "shared": "audit:orders.>"}
+
+
+class Side(Place):
+    """A region whose agent is stepped by hand."""
+
+    def __init__(self, name: str, url: str, store: Path) -> None:
+        super().__init__(name, url, store)
+        self.agent = RegionAgent(self.log, self.neighbours)
+
+    def one_by_one(self, count: int) -> None:
+        """Publish events that can be trimmed one by one, each with a key of its own."""
+        for at in range(count):
+            self.log.append("orders", [Event(subject=f"orders.{at}", key=str(at), value=b"x")])
+
+    def acked(self, reader: str) -> set[int]:
+        """The offsets that are acked; they are the same in both regions, which have one lane."""
+
+        def look(tx: Tx) -> Progress:
+            return store.load(tx, reader, self.log.stream("orders").segments[0].id) or Progress()
+
+        found = self.log.catalog.read(look).acked()
+        return {offset for offset in range(found.end) if offset in found}
+
+
+def settle(*sides: Side) -> None:
+    for _ in range(3):
+        for side in sides:
+            side.pull(*(other.name for other in sides if other is not side))
+            while side.agent.step():
+                pass
+
+
+@pytest.fixture
+def two(tmp_path: Path, catalog_url: str) -> Iterator[tuple[Side, Side]]:
+    """Two regions, of which the first is on the database of the test."""
+    a = Side("a", catalog_url.replace("postgres:@", "postgres@"), tmp_path / "a-store")
+    b = Side("b", str(tmp_path / "b"), tmp_path / "b-store")
+    a.log.create_stream("orders", ONE)
+    link(a.log, "orders", "b", here=a.url, catalog=b.url, store=b.store)
+    yield a, b
+    a.close()
+    b.close()
+
+
+@asynccontextmanager
+async def member(hr: headrace.Headrace, kind: str) -> AsyncIterator[Any]:
+    """A member of the group, as an iterator of deliveries."""
+    if kind == "static":
+        async with hr.join("orders", "billing", member="m1") as joined:
+            yield aiter(joined)
+    else:
+        async with hr.session("worker") as session:
+            await session.subscribe("$share/audit/orders.>")
+            yield aiter(session)
+
+
+async def enabled(hr: headrace.Headrace, kind: str, a: Side, b: Side) -> None:
+    if kind == "static":
+        await hr.groups.create_static("orders", "billing", max_members=1, members=["m1"])
+    else:
+        await hr.shared_groups.declare("audit", "orders.>", start="earliest")
+    moving.enable(a.log, KEYS[kind], a.neighbours)
+    settle(a, b)
+
+
+@pytest.mark.parametrize("kind", ["static", "shared"])
+@in_loop
+async def test_an_ack_of_what_was_trimmed_in_flight_counts_everywhere(
+    two: tuple[Side, Side], kind: str
+) -> None:
+    a, b = two
+    key = KEYS[kind]
+    async with headrace.open(a.url, store=a.store) as hr:
+        await enabled(hr, kind, a, b)
+        a.one_by_one(10)
+        settle(a, b)
+        async with asyncio.timeout(60), member(hr, kind) as events:
+            found = [await anext(events) for _ in range(8)]
+            await found[4].ack()
+            settle(a, b)
+            a.log.trim("orders", {0: 6})
+            await found[0].ack()
+            settle(a, b)
+            assert b.acked(key) == {0, 4}
+            await found[7].ack()
+            settle(a, b)
+            a.agent._forget_due_s = 0.0  # where what is gone came from is still needed
+            settle(a, b)
+            for delivery in (*found[1:4], found[5]):
+                await delivery.ack()
+            settle(a, b)
+            assert b.acked(key) == {0, 1, 2, 3, 4, 5, 7}
+            await found[6].ack()
+        settle(a, b)
+    assert b.acked(key) == set(range(8))
+    assert a.acked(key) == set(range(8))
+
+
+@pytest.mark.parametrize("kind", ["static", "shared"])
+@in_loop
+async def test_what_was_trimmed_unread_is_consumed_elsewhere(
+    two: tuple[Side, Side], kind: str
+) -> None:
+    a, b = two
+    key = KEYS[kind]
+    async with headrace.open(a.url, store=a.store) as hr:
+        await enabled(hr, kind, a, b)
+        a.one_by_one(10)
+        settle(a, b)
+        async with asyncio.timeout(60):
+            async with member(hr, kind) as events:
+                found = [await anext(events) for _ in range(8)]
+                await found[1].ack()
+                await found[7].ack()
+            settle(a, b)
+            a.log.trim("orders", {0: 5})
+            async with member(hr, kind) as events:
+                found = [await anext(events) for _ in range(4)]
+                assert [delivery.offset for delivery in found] == [5, 6, 8, 9]
+                await found[1].ack()
+                settle(a, b)
+                assert b.acked(key) == {1, 6, 7}
+                await found[0].ack()
+                await found[2].ack()
+                settle(a, b)
+                assert b.acked(key) == {1, 5, 6, 7, 8}
+        settle(a, b)
+    assert a.acked(key) == set(range(9))
+
+
+def test_what_was_trimmed_before_a_group_was_replicated_is_consumed_elsewhere(
+    two: tuple[Side, Side],
+) -> None:
+    a, b = two
+    key = KEYS["static"]
+    create_static(a.log, "orders", "billing", max_members=1, members=["m1"])
+    a.one_by_one(10)
+    b.pull("a")
+
+    def ack(*ranges: tuple[int, int]) -> None:
+        acked = AckedRanges()
+        for lo, hi in ranges:
+            acked.ack_range(lo, hi)
+        segment = a.log.stream("orders").segments[0]
+        progress = Progress.of(acked, {})
+        a.log.catalog.write(lambda tx: store.join(tx, key, {segment.id: progress}))
+
+    ack((1, 2))
+    a.log.trim("orders", {0: 5})
+    moving.enable(a.log, key, a.neighbours)
+    ack((0, 7))  # of a member that went over what is gone before that
+    settle(a, b)
+    assert b.acked(key) == {5, 6}, "of what was gone by then, nothing counts"
+
+
+def test_trims_that_nobody_consumes_leave_one_row(two: tuple[Side, Side]) -> None:
+    a, _ = two
+    create_static(a.log, "orders", "billing", max_members=1, members=["m1"])
+    moving.enable(a.log, KEYS["static"], a.neighbours)
+    a.one_by_one(10)
+    for upto in range(1, 8):
+        a.log.trim("orders", {0: upto})
+    segment = a.log.stream("orders").segments[0]
+    reader = KEYS["static"]
+    assert a.log.catalog.read(lambda tx: replicas.unread(tx, reader, segment.id)) == [(0, 7)]
+    (trim,) = a.log.catalog.read(lambda tx: replicas.trims(tx, reader, segment.id))
+    assert trim.upto == 7
