@@ -11,8 +11,10 @@ import pytest
 
 from headrace.catalog import Tx, claims, queue_places, streams
 from headrace.errors import GroupUpdateError, LinkError, RoundOvertakenError
+from headrace.groups import looks
 from headrace.groups.operations.seek import seek
 from headrace.groups.partitioned import admin
+from headrace.groups.partitioned.explain import filling_finding
 from headrace.groups.partitioned.names import GroupName
 from headrace.groups.progress import AckedRanges, Progress, store
 from headrace.log.events import Event
@@ -20,6 +22,7 @@ from headrace.regions import losing, moving
 from headrace.regions.creating import create_replicated
 from headrace.regions.records import get_group, require_group
 from headrace.regions.runtime.agent import RegionAgent
+from headrace.regions.status import status
 from headrace.spark.partition import PartitionJob
 from tests.regions.runtime.world import Place, linked
 
@@ -324,7 +327,7 @@ def test_members_that_are_changed_at_home_are_known_everywhere(pair: tuple[Desk,
 
 
 def test_without_a_home_or_by_snapshot_it_is_refused_and_nothing_changes(regions: Desks) -> None:
-    eu, us = regions()
+    eu, _ = regions()
     with pytest.raises(LinkError, match="say which, with home="):
         create(eu, home=None)
     assert admin.list_groups(eu.log) == ()
@@ -359,6 +362,29 @@ def test_a_group_that_was_here_before_is_at_its_exact_place_elsewhere(regions: D
     us.log.append("orders", [Event(subject="orders.1", value=b"newer")])
     us.fill()
     assert us.queued() == [b"new", b"newer"]
+
+
+def test_what_people_see_of_it(pair: tuple[Desk, Desk]) -> None:
+    """Where it is not at home nobody has to fill its queue, and its lag is that of the group."""
+    eu, us = pair
+    eu.publish(10)
+    sync(eu, us)
+    assert "start one with: headrace pipeline" in filling_finding(eu.log, NAME)
+    eu.fill()
+    eu.ack(lambda value: int(value[3:]) < 8)
+    assert filling_finding(us.log, NAME) == ""
+    sync(eu, us)
+    for each in (eu, us):
+        (seen,) = looks.of_all(each.log.catalog)
+        assert seen.lag.events == 2
+        assert not [f for f in seen.findings if f.finding == "no_pipeline"]
+    shown = {group.key: group for group in status(us.log, us.neighbours).groups}
+    assert shown[NAME.key].family == "elastic"
+    assert shown[NAME.key].waits == "the group is at home in eu"
+    assert us.job.round().waits == "the group is at home in eu"
+    assert moving.unsynced(eu.log, NAME.key, eu.neighbours) == {}
+    eu.ack(lambda _: True)
+    assert moving.unsynced(eu.log, NAME.key, eu.neighbours)
 
 
 def test_a_deletion_reaches_the_other_region_with_all_that_it_had(pair: tuple[Desk, Desk]) -> None:

@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from headrace.catalog.leases import Ended
+from headrace.catalog.overview import Reached
 from headrace.catalog.records import Records
 from headrace.catalog.streams import Stream
-from headrace.groups import findings, hearing, lag
+from headrace.groups import findings, hearing, homes, lag
 from headrace.groups.decisions.core.record import ranges, units_text
 from headrace.groups.kinds import KindOfGroups
 from headrace.groups.names import PARTITIONED, FullName
@@ -45,7 +46,10 @@ class Partitioned(KindOfGroups):
         group = name.partitioned
         members = _config(group, entries).assignment()
         return CatalogReach(
-            readers=[group.key, group.partition_job, *(group.share(each) for each in members)],
+            readers=[
+                *(group.key, group.partition_job, group.consumed),
+                *(group.share(each) for each in members),
+            ],
             streams=[group.stream, group.work_queue],
             leases=[group.pin("x")[:-1], PIPELINE, UP],
         )
@@ -233,9 +237,10 @@ class _Look:
             return [], Filling(group, (), 0, led=True, up=False, job=None)
         exact = lag.is_exact([self.config.filter], self.source_stream)
         left, reader = [], group.partition_job
-        begun = picture.progress.get(reader, {})
+        begun, consumed = (picture.progress.get(r, {}) for r in (reader, group.consumed))
         for segment in self.source_stream.segments:
-            reached = begun.get(segment.id) or picture.reached(reader, segment)
+            reached = _further(begun.get(segment.id), consumed.get(segment.id))
+            reached = reached or picture.reached(reader, segment)
             left.append(
                 lag.unit_view(
                     reached,
@@ -256,6 +261,7 @@ class _Look:
             up=picture.held(UP) is not None,
             job=None if note is None else _notes.decode_or(group.key, note, None),
             exact=all(unit.exact for unit in left),
+            waits=homes.waiting(picture.tx, [group.key]).get(group.key, "") if consumed else "",
         )
         return left, filling
 
@@ -293,6 +299,13 @@ class _Look:
             lost_at=findings.moment(last.expires_us),
             why=why,
         )
+
+
+def _further(read: Reached | None, consumed: Reached | None) -> Reached | None:
+    """How far a queue was filled: where a group was at home before, its acks are further."""
+    if read is None or consumed is None:
+        return read or consumed
+    return consumed if consumed.floor > read.floor else read
 
 
 def _state(member: str | None, wanted: str | None) -> str:
