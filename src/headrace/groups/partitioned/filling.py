@@ -34,6 +34,8 @@ class Filling(msgspec.Struct, frozen=True):
     job: JobNote | None
     exact: bool = True
     """Whether all of those events pass the filter of the group, as far as is known."""
+    waits: str = ""
+    """Why it is not filled in this region: a replicated group that is at home elsewhere."""
 
     @property
     def finding(self) -> str:
@@ -45,7 +47,7 @@ class Filling(msgspec.Struct, frozen=True):
     def in_words(self) -> tuple[str, str]:
         """What is wanting, and what to do about it or why it is so."""
         filled = self.job is not None and not self.job.failures if self.led else self.up
-        if not self.behind or filled:
+        if not self.behind or filled or self.waits:
             return "", ""
         one = self.behind == 1
         what = (

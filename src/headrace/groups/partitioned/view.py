@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from headrace.catalog.overview import Reached
 from headrace.catalog.records import Records
 from headrace.catalog.streams import Segment, Stream
-from headrace.groups import findings, hearing, lag
+from headrace.groups import findings, hearing, homes, lag
 from headrace.groups.decisions.core.record import ranges, units_text
 from headrace.groups.kinds import Basis, KindOfGroups
 from headrace.groups.names import PARTITIONED, FullName
@@ -43,7 +44,10 @@ class Partitioned(KindOfGroups):
         group = name.partitioned
         members = config_of(group, entries).assignment()
         return CatalogReach(
-            readers=[group.key, group.partition_job, *(group.share(each) for each in members)],
+            readers=[
+                *(group.key, group.partition_job, group.consumed),
+                *(group.share(each) for each in members),
+            ],
             streams=[group.stream, group.work_queue],
             leases=[group.pin("x")[:-1], PIPELINE, UP],
         )
@@ -69,9 +73,11 @@ class Partitioned(KindOfGroups):
             findings=tuple(_findings(name, plan.text, members, units, behind, filling)),
         )
 
-    def basis(self, name: FullName, picture: Picture) -> Basis:
+    def basis(self, name: FullName, picture: Picture) -> Basis | None:
         plan = plan_of(name, picture)
         group, begun, known = plan.group, picture.progress, picture.leases
+        if plan.queue and begun.get(group.consumed):
+            return None  # it is replicated, and where its home is stands elsewhere
         return Basis(
             (
                 plan,
@@ -163,10 +169,18 @@ class _Look:
         return found
 
     def _counted(
-        self, frames: Sequence[tuple[Segment, UnitView]], reader: str, exact: bool
+        self,
+        frames: Sequence[tuple[Segment, UnitView]],
+        reader: str,
+        exact: bool,
+        consumed: Mapping[int, Reached] | None = None,
     ) -> list[UnitView]:
         picture, now_us, unit_view = self.picture, self.picture.now_us, lag.unit_view
         begun = picture.progress.get(reader, {})
+        if consumed:
+            known = begun.keys() | consumed.keys()
+            both = {at: _further(begun.get(at), consumed.get(at)) for at in known}
+            begun = {at: reached for at, reached in both.items() if reached is not None}
         found = []
         for segment, frame in frames:
             reached = begun.get(segment.id) or picture.reached(reader, segment)
@@ -244,7 +258,8 @@ class _Look:
             return [], Filling(group, (), 0, led=True, up=False, job=None)
         frames = picture.memory.made(("source", source.name), source, _source_frames)
         exact = picture.exact((self.config.filter,), source)
-        left = self._counted(frames, group.partition_job, exact)
+        consumed = picture.progress.get(group.consumed, {})
+        left = self._counted(frames, group.partition_job, exact, consumed)
         note = picture.entries[PIPELINE].get(self.plan.job)
         filling = Filling(
             group,
@@ -254,6 +269,7 @@ class _Look:
             up=picture.held(UP) is not None,
             job=None if note is None else _notes.decode_or(group.key, note, None),
             exact=all(unit.exact for unit in left),
+            waits=homes.waiting(picture.tx, [group.key]).get(group.key, "") if consumed else "",
         )
         return left, filling
 
@@ -298,6 +314,13 @@ def _source_frames(source: Stream) -> list[tuple[Segment, UnitView]]:
         (segment, UnitView(unit=f"{source.name}/{segment.number}", stream=source.name))
         for segment in source.segments
     ]
+
+
+def _further(read: Reached | None, consumed: Reached | None) -> Reached | None:
+    """How far a queue was filled: where a group was at home before, its acks are further."""
+    if read is None or consumed is None:
+        return read or consumed
+    return consumed if consumed.floor > read.floor else read
 
 
 def _state(member: str | None, wanted: str | None) -> str:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from headrace.catalog import Tx, entries, leases, markers, streams
 from headrace.catalog.records import Records
 from headrace.errors import HeadraceError
+from headrace.groups import homes
 from headrace.groups.lag import is_exact
 from headrace.groups.partitioned.filling import PIPELINE as PIPELINE
 from headrace.groups.partitioned.filling import UP
@@ -42,8 +43,11 @@ def look(tx: Tx, name: GroupName) -> Filling | None:
     source = streams.get(tx, name.stream)
     if config is None or config.value is None or source is None:
         return None
-    read = load_all(tx, name.partition_job)
-    floors = [retained(read.get(segment.id), segment).floor for segment in source.segments]
+    read, consumed = load_all(tx, name.partition_job), load_all(tx, name.consumed)
+    floors = [
+        max(retained(found.get(segment.id), segment).floor for found in (read, consumed))
+        for segment in source.segments
+    ]
     entry = entries.get(tx, PIPELINE, job_key(name))
     return Filling(
         name=name,
@@ -56,6 +60,7 @@ def look(tx: Tx, name: GroupName) -> Filling | None:
         up=leases.get(tx, UP) is not None,
         job=_notes.decode_or(job_key(name), entry.value, None) if entry is not None else None,
         exact=is_exact([elastic_config(name, config.value).filter], source),
+        waits=homes.waiting(tx, [name.key]).get(name.key, ""),
     )
 
 
