@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from headrace.cli.checks import Check
+from headrace.cli.doctor_regions import check_regions
 from headrace.cli.doctor_server import check_server
 from headrace.cli.done_shapes import Doctor
 from headrace.cli.failures import EXIT_FAILED, shown_place, without_passwords
@@ -44,6 +45,8 @@ def doctor(
     options: Options = NONE,
 ) -> int:
     """Check Python, Java, Spark, the catalog and the store; status 1 when something is wrong.
+
+    Of a catalog that is a region, also what stands between it and the other regions.
 
     Example: `headrace doctor --catalog ./data`
 
@@ -160,6 +163,7 @@ def check_log(options: Options, *, deep: bool = False) -> Iterator[Check]:
             count = counted(len(log.streams()), "stream")
             yield Check("catalog", "ok", f"{place}: {count}, {_reach(log.catalog.shared)}")
             yield from check_server(log.catalog)
+            yield from check_regions(log)
             if log.store is None:
                 yield Check("store", "ok", "none: every batch lives inside the catalog")
                 return

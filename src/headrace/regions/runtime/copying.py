@@ -17,7 +17,12 @@ from headrace.catalog import batches
 from headrace.catalog.batches import NewBatch
 from headrace.catalog.lanes import LaneStep
 from headrace.catalog.streams import Segment
-from headrace.errors import InvalidMarkerError, StoreError
+from headrace.errors import (
+    DamagedBatchError,
+    InvalidMarkerError,
+    RoundOvertakenError,
+    StoreError,
+)
 from headrace.log import events, files, limits
 from headrace.log.cursor import Cursor
 from headrace.log.log import Log
@@ -137,10 +142,7 @@ def _whole_files(
 
 def _copied_file(log: Log, source_log: Log, copy: SegmentCopy, file: batches.Piece) -> NewBatch:
     assert log.store is not None
-    assert source_log.store is not None
-    assert file.path is not None
-    with files.open_file(source_log.store, file.path, file.size_bytes, file.checksum):
-        data = source_log.store.get(file.path)
+    data = source_file(source_log, copy.stream, copy.number, file, read=True)
     path = files.new_path(log.prefix, copy.stream_id, copy.number)
     log.store.put(path, data)
     return NewBatch(
@@ -152,6 +154,25 @@ def _copied_file(log: Log, source_log: Log, copy: SegmentCopy, file: batches.Pie
         checksum=file.checksum,
         path=path,
     )
+
+
+def source_file(
+    source_log: Log, stream: str, number: int, file: batches.Piece, *, read: bool
+) -> bytes:
+    """Open a file of a source and check it; its bytes if it is to be read."""
+    assert source_log.store is not None
+    path = file.path
+    assert path is not None
+    try:
+        with files.open_file(source_log.store, path, file.size_bytes, file.checksum):
+            return source_log.store.get(path) if read else b""
+    except FileNotFoundError:
+        if not source_log.catalog.read(lambda tx: batches.is_referenced(tx, path)):
+            raise RoundOvertakenError(stream, "a file was replaced or trimmed meanwhile") from None
+        why = f"its file {path} is missing"
+    except (pa.ArrowException, OSError, ValueError) as error:
+        why = f"its file cannot be read: {str(error).splitlines()[0]}"
+    raise DamagedBatchError(stream, number, file.start, file.end, why)
 
 
 def _decoded(source_log: Log, copy: SegmentCopy, start: int, end: int) -> Iterator[pa.RecordBatch]:
