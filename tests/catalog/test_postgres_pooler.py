@@ -36,19 +36,23 @@ auth_type = trust
 auth_file = {folder}/users
 pool_mode = {mode}
 default_pool_size = {size}
+max_client_conn = {clients}
 unix_socket_dir =
 logfile = {folder}/log
 """
 
 
 @contextmanager
-def pooler(server: str, mode: str, size: int) -> Iterator[str]:
-    """The address of a pooler in a mode, with so many connections to the server at most."""
+def pooler(server: str, mode: str, size: int, clients: int = 1000) -> Iterator[str]:
+    """The address of a pooler in a mode, with so many connections to the server at most, which
+    takes so many programs."""
     folder = Path(tempfile.mkdtemp(prefix="pooler-"))
     port, behind = free_port(), urlsplit(server)
     config, users = folder / "pgbouncer.ini", folder / "users"
     config.write_text(
-        CONFIG.format(server=behind.port, port=port, mode=mode, size=size, folder=folder)
+        CONFIG.format(
+            server=behind.port, port=port, mode=mode, size=size, clients=clients, folder=folder
+        )
     )
     users.write_text('"postgres" ""\n')
     who = ["-u", "nobody"] if os.geteuid() == 0 else []
@@ -121,16 +125,18 @@ def test_transaction_mode_is_refused_and_others_do_not_get_our_settings(
                 assert one.execute("SHOW search_path").fetchone() == ('"$user", public',)
 
 
+@pytest.mark.parametrize("clients", [1000, 4])
 def test_more_publishing_programs_than_the_pooler_has_connections_take_turns(
-    server: str,
+    server: str, clients: int
 ) -> None:
-    """Opening holds one connection, and does not wait for a second that others hold."""
+    """Opening holds one connection, and does not wait for a second that others hold; a pooler that
+    takes no more programs is waited for."""
 
     def publish(number: int) -> None:
         with headrace.sync.open(url) as hr:
             hr.publish("orders.new", b"%d" % number)
 
-    with pooler(server, "session", 3) as url:
+    with pooler(server, "session", 3, clients) as url:
         with ThreadPoolExecutor(9) as threads:
             list(threads.map(publish, range(9)))
         with headrace.sync.open(url) as hr:

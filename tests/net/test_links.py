@@ -8,7 +8,7 @@ import logging
 import pytest
 
 from headrace.net import Target, links
-from tests.net.support import SECRET, hearing, speaking
+from tests.net.support import SECRET, hearing, speaking, wire
 from tests.support import until
 
 
@@ -86,3 +86,35 @@ def test_the_secret_is_never_logged(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG):
         asyncio.run(test())
     assert SECRET not in caplog.text
+
+
+def test_a_connection_on_which_nothing_is_answered_is_ended_and_dialled_again() -> None:
+    async def test() -> None:
+        spoken = wire(silence_s=0.2)
+        async with hearing(spoken) as there, speaking(there.target, spoken=spoken) as here:
+            here.links.send("there", "hello")
+            await until(lambda: there.heard == ["hello"], "the message")
+            there.outboxes[0].put("hello yourself")
+            await until(lambda: bool(here.heard), "the answer")
+            here.links.send("there", "are you there")
+            await until(lambda: here.cut == ["there"], "the end of the connection")
+            assert there.heard == ["hello", "are you there"]
+            here.links.send("there", "again")
+            await until(lambda: there.heard[2:] == ["again"], "the message on another connection")
+
+    asyncio.run(test())
+
+
+def test_a_connection_with_answers_stays_however_long_ago_they_were() -> None:
+    async def test() -> None:
+        spoken = wire(silence_s=1.0)
+        async with hearing(spoken) as there, speaking(there.target, spoken=spoken) as here:
+            here.links.send("there", "hello")
+            await until(lambda: there.heard == ["hello"], "the message")
+            there.outboxes[0].put("hello yourself")
+            await until(lambda: bool(here.heard), "the answer")
+            outbox = here.links.connections["there"].outbox
+            await until(lambda: not outbox._watched, "the end of the watch")
+            assert not here.cut
+
+    asyncio.run(test())

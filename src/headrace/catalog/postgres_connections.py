@@ -52,7 +52,12 @@ PAYLOAD_BYTES_MAX = 7000
 EVERYBODY = "*"
 CLOCK = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
 VERSION_MIN = 140000
-FULL = ("too many clients", "remaining connection slots", "too many connections")
+FULL = (
+    "too many clients",
+    "remaining connection slots",
+    "too many connections",
+    "no more connections allowed",  # PgBouncer
+)
 
 
 @lru_cache(maxsize=4096)

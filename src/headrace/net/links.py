@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Generic
@@ -191,9 +192,17 @@ class Links(Generic[Out, In]):
             raise ConnectionResetError("hung up")
         del self._targets[peer]
         self.connections[peer] = link
+        link.outbox.silent = functools.partial(self._hang_up, peer, link)
         if self._paused:
             link.pause_reading()
         await transport.wait_disconnected()
+
+    def _hang_up(self, peer: str, link: Link[Out, In]) -> None:
+        """Nothing is answered: packets go nowhere, or will not for long after they do again."""
+        if not self._paused:
+            silence_s = self._wire.silence_s
+            _log.info("%s has answered nothing for %s s: it is dialled again", peer, silence_s)
+            link.abort()
 
     def _security(self, peer: str, target: Target) -> dict[str, Any]:
         """How to dial; refused unless both sides use TLS, or none does."""

@@ -135,6 +135,7 @@ class Listener:
                 f"cannot listen on {host}:{port}: {error.strerror or error}; "
                 "choose another address in SharedOptions"
             ) from error
+        self._sockets.keep_alive(self._server)
         bound = next(iter(self._server.sockets)).getsockname()
         return str(bound[0]), int(bound[1])
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Generic
 
@@ -83,12 +83,29 @@ class Outbox(Generic[Out]):
         """Whether a flush is scheduled."""
         self._paused = False
         self._unanswered = False
+        self._since_s = 0.0
+        """Since when nothing was answered."""
+        self._watched = False
+        self.silent: Callable[[], None] | None = None
+        """Called when nothing was answered for as long as the wire allows."""
         self._room = asyncio.Event()
         self._loop = asyncio.get_running_loop()
 
     def answered(self) -> None:
         """The peer has said something."""
         self._unanswered = False
+
+    def _watch(self) -> None:
+        """See whether the peer has answered in time; its packets may go nowhere."""
+        self._watched = False
+        if self.silent is None or self.closed or not self._unanswered:
+            return
+        left_s = self._since_s + self._wire.silence_s - self._loop.time()
+        if left_s <= 0:
+            self.silent()
+        else:
+            self._watched = True
+            self._loop.call_later(left_s, self._watch)
 
     @property
     def empty(self) -> bool:
@@ -169,7 +186,13 @@ class Outbox(Generic[Out]):
                     self._transport.send_reuse_external_bytearray(_BINARY, data, FRAME_ROOM)
                 else:
                     self._transport.send(_BINARY, data)
-            self._unanswered = True
+            if not self._unanswered:
+                self._unanswered = True
+                if self._wire.silence_s:
+                    self._since_s = self._loop.time()
+                    if not self._watched:
+                        self._watched = True
+                        self._loop.call_later(self._wire.silence_s, self._watch)
             self._traffic.sent += len(part)
         self._room.set()
 

@@ -60,6 +60,8 @@ class Wire(Generic[Out, In]):
     """Messages that are encoded together."""
     gather_s: float = 0.0
     """How long messages wait for others while the last ones are not answered."""
+    silence_s: float = 0.0
+    """A connection that was dialled ends when nothing is answered for this long; 0: it does not."""
 
 
 class Traffic(msgspec.Struct):

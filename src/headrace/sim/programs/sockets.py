@@ -254,6 +254,9 @@ class SimSockets(Sockets):
         self.connect = self._dial
         self.serve = self._listen
 
+    def keep_alive(self, server: object) -> None:
+        """Which connections end, and when, is the simulator's to say."""
+
     def intake(self, busy: Callable[[], bool]) -> SimIntake:
         return SimIntake(self._program.loop, busy)
 

@@ -17,6 +17,9 @@ FRAME_BYTES_MAX = 8 * 1024 * 1024
 FRAME_MESSAGES_MAX = 10_000
 GATHER_S = 0.01
 """How long messages to a leader are gathered while it has not answered the last ones."""
+SILENCE_S = 3.0
+"""Every ping and report is answered, so a leader that answers nothing for so long is dialled again,
+before its borrowers take it for lost (``ping_timeout_ms``)."""
 
 M = TypeVar("M", bound=Message)
 
@@ -90,4 +93,10 @@ def to_borrowers() -> Wire[FromLeader, FromBorrower]:
 def to_leaders() -> Wire[FromBorrower, FromLeader]:
     """The protocol on the side that dials: its borrowers report to leaders."""
     codec = MessageCodec(decode_from_leaders)
-    return Wire(PATH, lambda: codec, frame_bytes_max=FRAME_BYTES_MAX, gather_s=GATHER_S)
+    return Wire(
+        PATH,
+        lambda: codec,
+        frame_bytes_max=FRAME_BYTES_MAX,
+        gather_s=GATHER_S,
+        silence_s=SILENCE_S,
+    )

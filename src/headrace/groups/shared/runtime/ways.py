@@ -65,7 +65,7 @@ class Ways:
         self._reach.heard(peer)
         self._complain(peer)
         note = self.relay.note(peer)
-        if note and self._told.get(peer) != note:
+        if note and self._peer.leaders and self._told.get(peer) != note:
             if len(self._told) >= TOLD_MAX:
                 self._told.clear()
             self._told[peer] = note
