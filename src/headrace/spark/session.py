@@ -10,6 +10,8 @@ import os
 import re
 import shutil
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -98,7 +100,8 @@ def session(app_name: str = "headrace", master: str = "local[*]", **settings: An
     builder = SparkSession.builder.appName(app_name).master(master)
     for name, value in given.items():
         builder = builder.config(name, value)
-    spark: SparkSession = builder.getOrCreate()
+    with _started_quickly(master):
+        spark: SparkSession = builder.getOrCreate()
     try:
         check_executors_once(spark)
     except BaseException:
@@ -106,6 +109,24 @@ def session(app_name: str = "headrace", master: str = "local[*]", **settings: An
             spark.stop()
         raise
     return spark
+
+
+@contextmanager
+def _started_quickly(master: str) -> Iterator[None]:
+    """Python processes of a Java that is started meanwhile begin with ``startup/sitecustomize``."""
+    if not is_local(master):
+        yield
+        return
+    before = os.environ.get("PYTHONPATH")
+    folder = str(Path(__file__).with_name("startup"))
+    os.environ["PYTHONPATH"] = os.pathsep.join([folder, before] if before else [folder])
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["PYTHONPATH"]
+        else:
+            os.environ["PYTHONPATH"] = before
 
 
 def _choose_python(wanted: object, master: str, running: SparkSession | None) -> None:
