@@ -120,6 +120,20 @@ def form_of(layout: int, parts: int = 0) -> Form | None:
     return form
 
 
+def epoch_bounds(rows: int, parts: int) -> memoryview:
+    """Where the lists of an epoch column begin, all of ``parts`` integers: its offsets."""
+    found = _many_bounds(parts, max(rows, _BOUNDED_ROWS))
+    return memoryview(found)[: 4 * (rows + 1)]
+
+
+_BOUNDED_ROWS = 65_536
+
+
+@lru_cache(maxsize=2)
+def _many_bounds(parts: int, rows: int) -> bytes:
+    return np.arange(0, parts * (rows + 1), parts, dtype=np.int32).tobytes()
+
+
 def with_epochs(
     blob: bytes,
     layout: int,
@@ -140,7 +154,7 @@ def with_epochs(
         values = times.tobytes()
     else:
         values = times[np.frombuffer(order, np.int64)].tobytes()
-    bounds = np.arange(0, parts * (rows + 1), parts, dtype=np.int32).tobytes()
+    bounds = epoch_bounds(rows, parts)
     if plain is None or form is None:
         batch = events.decode_blob(blob, layout)
         child = events.numbers(np.frombuffer(values, np.int64))

@@ -306,3 +306,26 @@ def test_bad_input_changes_nothing(tmp_path: Path) -> None:
                 await eu.append(9, rows("after"))
 
     run(work())
+
+
+def test_frames_of_every_size_reach_every_subscriber_as_they_were_sent(tmp_path: Path) -> None:
+    async def work() -> None:
+        sent = [["x" * size] for size in (0, 1, 50, 2_000, 70_000, 300_000)] * 3
+        async with (
+            programs(tmp_path, 3) as (one, two, three),
+            one.publisher("p") as publisher,
+            two.subscription(mode="streaming") as a,
+            three.subscription() as b,
+        ):
+            await a.wait_for(0)
+            await b.wait_for(0)
+            for value in sent:
+                await publisher.append(0, rows(*value))
+            await publisher.close()
+            batches = [item.batch async for item in a if isinstance(item, LiveBatch)]
+            told = [[v.decode() for v in batch.column("value").to_pylist()] for batch in batches]
+            assert told == sent
+            (epoch,) = [item async for item in b if isinstance(item, LiveEpoch)]
+            assert await values(epoch) == sorted(value for each in sent for value in each)
+
+    run(work())

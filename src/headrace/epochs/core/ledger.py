@@ -33,7 +33,7 @@ from headrace.epochs.core.commits import (
 )
 from headrace.epochs.core.fronts import Front, after_line, raised
 from headrace.epochs.core.lines import Line, Span, check_size
-from headrace.epochs.core.times import Time, TimeShape
+from headrace.epochs.core.times import Time, TimeShape, shape_of
 from headrace.errors import (
     CapabilityError,
     EpochLimitError,
@@ -78,7 +78,7 @@ class LedgerState(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def shape(self) -> TimeShape:
-        return TimeShape(self.length)
+        return shape_of(self.length)
 
     @property
     def first_open(self) -> int:
@@ -286,17 +286,12 @@ def _advanced(
     stream: str, shape: TimeShape, publisher: PublisherState, wanted: Frontier
 ) -> PublisherState:
     after = check_frontier(shape, wanted)
-    update = f"stream {stream!r}: advance of {publisher.name!r} to {shown(after)}"
-    if not after:
+    if not after or not not_before(shape, after, publisher.frontier):
         raise FrontierError(
-            "an empty frontier would give everything up; that is what close() is for",
-            update=update,
-            state=f"holding {shown(publisher.frontier)}",
-        )
-    if not not_before(shape, after, publisher.frontier):
-        raise FrontierError(
-            "a frontier moves forward only, to times at or after held ones",
-            update=update,
+            "a frontier moves forward only, to times at or after held ones"
+            if after
+            else "an empty frontier would give everything up; that is what close() is for",
+            update=f"stream {stream!r}: advance of {publisher.name!r} to {shown(after)}",
             state=f"holding {shown(publisher.frontier)}",
         )
     advanced = msgspec.structs.replace(publisher, frontier=after)

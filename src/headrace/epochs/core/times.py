@@ -12,6 +12,7 @@ there is a place beyond every time, and whatever ``since`` is told can be starte
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Final
 
 import msgspec
@@ -97,6 +98,12 @@ class TimeShape(msgspec.Struct, frozen=True):
         if self.length == 0 and len(row) == 1:
             return self.check(row[0])
         return self.check(tuple(row))
+
+
+@lru_cache(maxsize=TUPLE_LENGTH_MAX + 1)
+def shape_of(length: int) -> TimeShape:
+    """The shape of times with `length` parts, made once."""
+    return TimeShape(length)
 
 
 INTEGERS: Final = TimeShape(0)

@@ -39,6 +39,8 @@ class EpochAppender(Pipelined):
         self._state = ledger.begin(publisher.stream, publisher.shape)[0]
         self._expected: PublisherState | None = None
         """What the publisher holds once everything that was given is stored."""
+        self._judged: tuple[LedgerPart, PublisherState, PublisherState] | None = None
+        """The last part, what was held before it, and after it."""
         self._empty: pa.RecordBatch = EMPTY
 
     async def append(self, time: Time | None, data: Events, *, advance_to: object = None) -> None:
@@ -105,8 +107,13 @@ class EpochAppender(Pipelined):
 
     def _after(self, part: LedgerPart) -> PublisherState:
         """What the publisher holds after a part, if all before it is stored."""
-        wanted = [Step(advance_to=step.advance_to) for step in part.steps]
-        return ledger.check_steps(self._state, self._ahead, wanted)
+        ahead = self._ahead
+        known = self._judged
+        if known is None or known[0] is not part or known[1] != ahead:
+            wanted = [Step(advance_to=step.advance_to) for step in part.steps]
+            known = (part, ahead, ledger.check_steps(self._state, ahead, wanted))
+            self._judged = known
+        return known[2]
 
     def _give(self, write: Write) -> Waiting:
         part = write.plain.progress

@@ -8,6 +8,7 @@ appended.  Whatever is refused undoes the placing, too.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from typing import Self
 
 import msgspec
@@ -19,7 +20,7 @@ from headrace.epochs.core import ledger
 from headrace.epochs.core.commits import EpochCommit, Publish, Step
 from headrace.epochs.core.ledger import Decided, LedgerState, PublisherState
 from headrace.epochs.core.lines import Line, Span, encode_line
-from headrace.epochs.core.times import Time, TimeShape
+from headrace.epochs.core.times import Time, TimeShape, shape_of
 from headrace.epochs.runtime import progress_log
 from headrace.epochs.runtime.rows import RowTimes, distinct, together
 from headrace.errors import Fenced
@@ -31,20 +32,20 @@ from headrace.log.shares import Rows, Share, inline, share_of_blob
 LINE_SUBJECT = "line"
 
 
-class Ledgered(msgspec.Struct, frozen=True):
+class Ledgered(msgspec.Struct, frozen=True, dict=True):
     """Which stream, and where its progress log is; none of it changes while the stream is there."""
 
     stream: streams.Stream
     progress: streams.Stream
 
-    @property
+    @cached_property
     def locks(self) -> list[str]:
         """What every commit to the stream's epochs holds."""
         return [streams.lock(self.stream.id), streams.lock(self.progress.id)]
 
-    @property
+    @cached_property
     def shape(self) -> TimeShape:
-        return TimeShape(progress_log.epochs_of(self.stream).length)
+        return shape_of(progress_log.epochs_of(self.stream).length)
 
 
 class Tenure(msgspec.Struct, frozen=True):

@@ -238,6 +238,7 @@ class _Pass:
     def _match(self, at: int, stamps: Times) -> Mask | None:
         """Which rows of a load from offset `at` on count; None if all do."""
         count = len(stamps)
+        match: Mask
         first = int(np.searchsorted(self._ends, at, "right"))
         last = int(np.searchsorted(self._starts, at + count, "left"))
         lows = np.maximum(self._starts[first:last], at) - at
@@ -251,11 +252,15 @@ class _Pass:
             if match.all():
                 self._got[first:last] += sizes
                 return None
-        match = self._wanted.match(stamps)
         edges = np.zeros(count + 1, dtype=np.int64)
         np.add.at(edges, lows, 1)
+        begun = np.cumsum(edges[:-1])
         np.add.at(edges, highs, -1)
-        match &= np.cumsum(edges[:-1]) > 0
+        inside = np.cumsum(edges[:-1]) > 0
+        if self._times is not None:
+            match = inside & (stamps == self._times[first:last][np.maximum(begun, 1) - 1])
+        else:
+            match = inside & self._wanted.match(stamps)
         mixed = self._mixed
         for place in mixed[bisect_left(mixed, first) : bisect_left(mixed, last)]:
             low, high = lows[place - first], highs[place - first]

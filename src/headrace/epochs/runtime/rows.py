@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -11,10 +12,11 @@ import pyarrow as pa
 from headrace.epochs.core import ledger
 from headrace.epochs.core.antichains import Frontier, check_frontier
 from headrace.epochs.core.commits import Step
-from headrace.epochs.core.ledger import PublisherState
+from headrace.epochs.core.ledger import LedgerState, PublisherState
 from headrace.epochs.core.times import TIME_MAX, Time, TimeShape
 from headrace.errors import InvalidEventError, LateEventError, TimeShapeError
 from headrace.log import events
+from headrace.log.message import epoch_bounds
 
 RowTimes = tuple[int, ...] | npt.NDArray[np.int64]
 """The parts of the time of all rows, or an array with a row for each."""
@@ -66,19 +68,15 @@ def timed(shape: TimeShape, batch: pa.RecordBatch, time: object) -> tuple[pa.Rec
 def with_time(batch: pa.RecordBatch, row: tuple[int, ...]) -> pa.RecordBatch:
     """The batch with one time in all rows."""
     rows, parts = batch.num_rows, len(row)
-    bounds = np.arange(0, parts * (rows + 1), parts, dtype=np.int32)
-    child = events.numbers(np.tile(np.array(row, np.int64), rows))
-    column = pa.Array.from_buffers(
-        events.EPOCH, rows, [None, pa.py_buffer(bounds)], children=[child]
-    )
-    names = batch.schema.names
+    values = np.full(rows, row[0], np.int64) if parts == 1 else np.tile(row, rows)
+    child = events.numbers(values)
+    bounds = pa.py_buffer(epoch_bounds(rows, parts))
+    column = pa.Array.from_buffers(events.EPOCH, rows, [None, bounds], children=[child])
     layout = events.layout_of(batch.schema) | events.EPOCH_BIT
-    schema = events.schema_of(layout)
-    arrays = [
-        column if field.name == "epoch" else batch.column(names.index(field.name))
-        for field in schema
-    ]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+    place = (layout & (events.EPOCH_BIT - 1)).bit_count()  # columns stand in the order of bits
+    arrays = batch.columns
+    arrays.insert(place, column)
+    return pa.RecordBatch.from_arrays(arrays, schema=events.schema_of(layout))
 
 
 def _column(shape: TimeShape, column: pa.ListArray) -> npt.NDArray[np.int64]:
@@ -110,10 +108,22 @@ def distinct(shape: TimeShape, times: RowTimes) -> tuple[tuple[Time, ...], npt.N
     if not len(times):
         return (), np.empty(0, np.int64)
     if times.shape[1] == 1:
-        found, places = np.unique(times[:, 0], return_inverse=True)
+        values = times[:, 0]
+        steps = np.diff(values)
+        if (steps >= 0).all():
+            changes = steps > 0
+            places = np.concatenate(([0], np.cumsum(changes)))
+            found = values[np.concatenate(([True], changes))]
+        else:
+            found, places = np.unique(values, return_inverse=True)
         return tuple(shape.from_row([value]) for value in found.tolist()), places
     found, places = np.unique(times, axis=0, return_inverse=True)
     return tuple(shape.from_row(row) for row in found.tolist()), places.reshape(-1)
+
+
+@lru_cache(maxsize=16)
+def _begun(stream: str, shape: TimeShape) -> LedgerState:
+    return ledger.begin(stream, shape)[0]
 
 
 def refuse_late(
@@ -129,7 +139,7 @@ def refuse_late(
         return
     known, places = distinct(shape, times)
     try:
-        ledger.check_steps(ledger.begin(stream, shape)[0], held, [Step(times=known)])
+        ledger.check_steps(_begun(stream, shape), held, [Step(times=known)])
     except LateEventError as error:
         late = [known.index(time) for time in error.times if time in known]
         rows, row = batch.num_rows, 0
@@ -153,7 +163,7 @@ def together(parts: Sequence[tuple[RowTimes, int]]) -> RowTimes:
     if all(isinstance(each, tuple) and each == first for each, _ in parts):
         return first
     arrays = [
-        np.tile(np.array(each, np.int64), (rows, 1)) if isinstance(each, tuple) else each
+        np.repeat(np.array([each], np.int64), rows, axis=0) if isinstance(each, tuple) else each
         for each, rows in parts
     ]
     return np.concatenate(arrays)

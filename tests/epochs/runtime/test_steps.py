@@ -1,0 +1,121 @@
+"""Rows of many epochs in one read: by steps, one by one, and over what was taken back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import headrace
+from headrace.epochs.core.times import INTEGERS
+from headrace.epochs.runtime.rows import distinct
+from headrace.errors import EpochRowsError
+
+Epochs = dict[int, list[bytes]]
+END = 24
+
+
+def rows(times: list[int], values: list[bytes]) -> pa.Table:
+    return pa.table(
+        {
+            "subject": [f"a.{number}" for number in range(len(times))],
+            "value": pa.array(values, pa.binary()),
+            "epoch": pa.array([[time] for time in times], pa.list_(pa.int64())),
+        }
+    )
+
+
+async def fill(hr: headrace.Headrace, choose: Random) -> Epochs:
+    """Commits of one epoch and of many, some taken back, one as a file; returns what counts."""
+    counts: Epochs = defaultdict(list)
+    await hr.create_stream("a", ["a.>"], segments=2, epochs=headrace.Epochs())
+    async with hr.epoch_publisher("a", "x") as pub, hr.epoch_publisher("a", "y") as other:
+        for first in range(0, END, 6):
+            for number in range(4):
+                size = choose.randrange(1, 9)
+                times = [first + choose.choice((0, 1, 3, 5)) for _ in range(size)]
+                values = [choose.randbytes(4) for _ in times]
+                await pub.append(None, rows(times, values))
+                for time, value in zip(times, values, strict=True):
+                    counts[time].append(value)
+                # What is taken back stands between, at the very same times.
+                await other.append(first + choose.choice((0, 3)), rows_without(3))
+                if number == 2:
+                    await other.rollback()
+            await other.rollback()
+            if first == 12:
+                large = [choose.randbytes(100_000) for _ in range(40)]
+                await pub.append(first + 1, rows([first + 1] * 40, large))
+                counts[first + 1] += large
+            await pub.advance_to(first + 6)
+            await other.advance_to(first + 6)
+    return counts
+
+
+def rows_without(count: int) -> pa.Table:
+    return pa.table({"subject": ["a.gone"] * count, "value": [b"gone"] * count})
+
+
+def test_rows_of_many_epochs_are_those_that_count(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with headrace.open(tmp_path, housekeeping=False) as hr:
+            counts = await fill(hr, Random(1))
+            for most in (2, 1000):
+                found: Epochs = defaultdict(list)
+                async with hr.epochs("a", start="earliest", until=END) as epochs:
+                    async for step in epochs.steps(max_epochs=most):
+                        async for batch in step:
+                            for time, value in pairs(batch):
+                                found[time].append(value)
+                        assert set(found) >= set(step.times)
+                assert {time: sorted(each) for time, each in found.items()} == {
+                    time: sorted(each) for time, each in counts.items()
+                }
+            one_by_one: Epochs = {}
+            async with hr.epochs("a", start="earliest", until=END) as epochs:
+                async for epoch in epochs:
+                    told = [pair async for batch in epoch for pair in pairs(batch)]
+                    assert {time for time, _ in told} == {epoch.time}
+                    one_by_one[epoch.time] = sorted(value for _, value in told)
+            assert one_by_one == {time: sorted(each) for time, each in counts.items()}
+
+    asyncio.run(main())
+
+
+def pairs(batch: pa.RecordBatch) -> list[tuple[int, bytes]]:
+    times = [time for (time,) in batch.column("epoch").to_pylist()]
+    return list(zip(times, batch.column("value").to_pylist(), strict=True))
+
+
+def test_a_row_at_the_time_of_another_epoch_of_the_step_is_an_error(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with headrace.open(tmp_path, housekeeping=False) as hr:
+            await hr.create_stream("a", ["a.>"], epochs=headrace.Epochs())
+            async with hr.epoch_publisher("a", "x") as pub:
+                await pub.append(0, rows_without(2))
+                await pub.append(1, rows_without(2), advance_to=2)
+            async with hr.epochs("a", start="earliest", until=2) as epochs:
+                step = await anext(epochs.steps())
+                swapped = [
+                    type(one)(
+                        one.stream, one.line, one.segment, one.start, one.end, one.rows, 1 - time, 1
+                    )
+                    for time, one in enumerate(step.references)
+                ]
+                with pytest.raises(EpochRowsError, match="offsets 0 to 2"):
+                    async for _ in epochs.read_rows(step.times, swapped):
+                        pass
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("times", [[3], [1, 1, 2, 5, 5], [5, 1, 5, 2, 1], list(range(100))])
+def test_distinct_times_and_their_places(times: list[int]) -> None:
+    known, places = distinct(INTEGERS, np.array(times, np.int64).reshape(-1, 1))
+    assert list(known) == sorted(set(times))
+    assert [known[place] for place in places] == times
