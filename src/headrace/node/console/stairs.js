@@ -63,7 +63,7 @@ function overTime(width, steps, status) {
 		s("path", { class: "line2", d: line(reach).join("") + end }),
 		s("path", { class: "line", d: stairs }),
 	);
-	const ticks = timeTicks(from / 1000, to / 1000, Math.max(2, Math.floor(width / 110)));
+	const ticks = timeTicks(from / 1000, to / 1000, width);
 	for (const at of ticks.found) svg.append(under(ticks.text(at), x(at * 1000)));
 	for (const one of status.publishers)
 		for (const held of one.held) svg.append(holds(one, x(to) + 2, Math.min(BOTTOM, Math.max(TOP, y(first(held))))));
