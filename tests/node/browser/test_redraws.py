@@ -225,7 +225,7 @@ def test_buttons_of_epochs_keep_focus_and_press(page: Page, console: RunningNode
 
     def append(epoch: int) -> None:
         console.do(evenings.append(epoch, [headrace.Event(subject="evenings.x", value=b"x")]))
-        expect(card.locator("[aria-label='open epochs']")).to_contain_text(f"{epoch}: 1 rows")
+        expect(card.locator("[aria-label='open epochs']")).to_contain_text(f"{epoch}: 1 row")
 
     visit(page, console, "/epochs")
     card = page.locator("hr-epochs .card", has=page.locator("h2", has_text="evenings"))

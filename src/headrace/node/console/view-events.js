@@ -38,7 +38,7 @@ class Events extends View {
 		this.status = h("p", { class: "sub", role: "status" });
 		this.list = h("tbody");
 		this.follow = h("button", { type: "button", "aria-pressed": "false", onclick: () => this.following() }, "Follow");
-		this.more = h("button", { type: "button", onclick: () => this.fetch(this.next) }, "Look further");
+		this.more = h("button", { type: "button", hidden: true, onclick: () => this.fetch(this.next) }, "Look further");
 		this.copies = h("div.in.stack");
 		const form = h(
 			"form",
