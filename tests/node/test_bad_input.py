@@ -91,12 +91,9 @@ def test_bodies_that_are_too_large_too_deep_or_no_text_are_refused(filled: Runni
         (b'{"stream": "\xff\xfe"}', 400),
         (b"{", 400),
     ):
-        try:
-            found = filled.ask("POST", "/api/v1/streams", raw=raw)
-        except (BrokenPipeError, ConnectionResetError):
-            assert status == 413  # it hung up before all was sent
-            continue
+        found = filled.ask("POST", "/api/v1/streams", raw=raw)
         assert found.status == status, found.body
+        assert len(found.json()["detail"]) > 10
 
 
 ODD_TEXTS = ["<script>alert(1)</script>", "\u202eevil", "a\u0000b", "é" * 3000]

@@ -214,3 +214,15 @@ def test_health_needs_no_token_and_says_nothing_else(node: RunningNode) -> None:
     for path, said in (("/healthz", b"alive\n"), ("/readyz", b"ready\n")):
         found = node.ask("GET", path, token=None)
         assert (found.status, found.body) == (200, said)
+
+
+def test_a_stream_changes_when_its_groups_do(filled: RunningNode) -> None:
+    live = LiveClient(filled, "/api/v1/live?watch=overview")
+    live.until("state")
+    filled.do(filled.hr.groups.create_static("orders", "late", max_members=2, members=["m1"]))
+    while True:
+        _, told = live.until("change")
+        lines = [each for each in told["streams"] if each["stream"] == "orders"]
+        if lines and "orders/late" in lines[0]["groups"]:
+            break
+    live.close()

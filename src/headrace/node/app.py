@@ -23,6 +23,9 @@ from headrace.node.routes import PREFIX, table
 from headrace.node.routes.table import Call, Route
 
 BODY_BYTES_MAX = 2 * 1024 * 1024
+HEARD_BYTES_MAX = 32 * 1024 * 1024
+"""Of a body that is too large this much is heard, and dropped: who is cut off while he sends does
+not read the answer."""
 ABOUT_CHARS_MAX = 300
 
 Scope = MutableMapping[str, Any]
@@ -200,9 +203,12 @@ async def _body(route: Route, request: Request) -> Any:
     parts, size = [], 0
     async for part in request.stream():
         size += len(part)
-        if size > BODY_BYTES_MAX:
-            raise Problem(413, "TooLarge", f"a request has at most {BODY_BYTES_MAX:,} bytes")
-        parts.append(part)
+        if size <= BODY_BYTES_MAX:
+            parts.append(part)
+        elif size > HEARD_BYTES_MAX:
+            break
+    if size > BODY_BYTES_MAX:
+        raise Problem(413, "TooLarge", f"a request has at most {BODY_BYTES_MAX:,} bytes")
     return msgspec.json.decode(b"".join(parts) or b"{}", type=route.body)
 
 

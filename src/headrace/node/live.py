@@ -327,7 +327,10 @@ def _step(look: Look, before: Look, decisions: Sequence[Decision]) -> _Step:
             name for name, view in look.groups.items() if before.groups.get(name) != view
         ),
         streams=frozenset(
-            name for name, stream in look.streams.items() if before.streams.get(name) != stream
+            name
+            for name, stream in look.streams.items()
+            if before.streams.get(name) != stream
+            or look.consumers.get(name) != before.consumers.get(name)
         ),
         gone_groups=tuple(before.groups.keys() - look.groups.keys()),
         gone_streams=tuple(before.streams.keys() - look.streams.keys()),

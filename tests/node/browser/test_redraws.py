@@ -142,6 +142,48 @@ def test_a_list_that_is_open_keeps_what_is_chosen_in_it(page: Page, shop: Runnin
     expect(chooser).to_have_value("shop/zebra")
 
 
+def test_a_stream_tells_of_its_groups_though_nothing_is_appended(
+    page: Page, shop: RunningNode
+) -> None:
+    visit(page, shop, "/streams/shop")
+    groups = page.get_by_role("region", name="Groups that consume it")
+    expect(groups.locator("tbody tr")).to_have_count(1)
+    shop.do(shop.hr.groups.create_static("shop", "apple", max_members=2, members=["a"]))
+    expect(groups.locator("tbody tr")).to_have_count(2)
+    behind = page.locator("hr-stream .tile", has_text="Groups").locator(".s")
+    expect(behind).to_have_text("at most 1 behind")
+
+    for name in ("shop/till", "shop/apple"):
+        shop.do(shop.hr.seek(name, "latest"))
+    expect(behind).to_have_text("none is behind")
+
+
+def test_what_a_chart_tells_stays_and_is_of_what_lies_under_the_pointer(
+    page: Page, shop: RunningNode
+) -> None:
+    visit(page, shop, "/streams/shop")
+    chart = page.get_by_role("img", name="events a second over time")
+    tip = chart.locator("[data-key=tip] .tip")
+    chart.scroll_into_view_if_needed()
+    page.mouse.move(*middle(chart))
+    expect(tip).to_have_count(1)
+    publish(page, shop, 2)
+    publish(page, shop, 3)
+    expect(tip).to_have_count(1)
+    newest = page.evaluate(NEWEST)
+    assert newest["told"] in newest["table"]
+    page.mouse.move(1, 1)
+    expect(tip).to_have_count(0)
+    publish(page, shop, 4)
+    expect(tip).to_have_count(0)
+
+
+NEWEST = """() => ({
+  told: document.querySelector("[data-key=tip] .tip").textContent.split("  ")[0],
+  table: [...document.querySelectorAll("details td:first-child")].map((each) => each.textContent),
+})"""
+
+
 def test_a_link_keeps_the_focus_when_its_row_goes_up(page: Page, shop: RunningNode) -> None:
     shop.do(shop.hr.create_stream("shop2", ["shop2.>"]))
     visit(page, shop, "/streams?q=shop&sort=-retained_events")
@@ -183,7 +225,7 @@ def test_buttons_of_epochs_keep_focus_and_press(page: Page, console: RunningNode
 
     def append(epoch: int) -> None:
         console.do(evenings.append(epoch, [headrace.Event(subject="evenings.x", value=b"x")]))
-        expect(card.locator("[aria-label='open epochs']")).to_contain_text(f"{epoch}: 1 rows")
+        expect(card.locator("[aria-label='open epochs']")).to_contain_text(f"{epoch}: 1 row")
 
     visit(page, console, "/epochs")
     card = page.locator("hr-epochs .card", has=page.locator("h2", has_text="evenings"))

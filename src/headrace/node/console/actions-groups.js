@@ -1,9 +1,8 @@
 // Acting on shared groups and reader groups: settings, checkpoints, readers; and on subscriptions to epochs.
-import { act, given, option, quote } from "./actions.js";
+import { act, given, group, option, quote } from "./actions.js";
 import { ask, get, path } from "./api.js";
 import { copyable, h } from "./dom.js";
 
-const group = (name, ...rest) => path("groups", name, ...rest);
 // What the commands of `headrace reader` call a group.
 const reader = (name) => quote(name.slice(7));
 

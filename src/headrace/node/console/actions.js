@@ -143,7 +143,7 @@ const both = (name) => {
 	return `${quote(first)} ${quote(rest.join("/"))}`;
 };
 const zoned = (text) => (text ? new Date(text).toISOString() : null);
-const group = (name, ...rest) => path("groups", name, ...rest);
+export const group = (name, ...rest) => path("groups", name, ...rest);
 const stream = (name, ...rest) => path("streams", name, ...rest);
 
 export const createStream = () =>

@@ -43,6 +43,7 @@ for (const [pattern, tag] of [
 ])
 	route(pattern, tag);
 
+const brand = () => h("a.brand", { href: "/" }, wave(), "Headrace");
 const wave = () =>
 	s(
 		"svg",
@@ -119,7 +120,7 @@ class App extends HTMLElement {
 			this,
 			h(
 				"aside.side",
-				h("a", { class: "brand", href: "/" }, wave(), "Headrace"),
+				brand(),
 				h("nav", { "aria-label": "Pages" }, this.links),
 				h(
 					"div.foot",
@@ -210,7 +211,7 @@ class App extends HTMLElement {
 								}
 							},
 						},
-						h("a", { class: "brand", href: "/" }, wave(), "Headrace"),
+						brand(),
 						h("h1", "Who are you?"),
 						h("p", "Open the link that ", h("code", "headrace serve"), " printed, or get another one:"),
 						h("code", "headrace token link"),

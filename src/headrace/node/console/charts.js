@@ -1,5 +1,5 @@
 // Charts: a sparkline, and lines over time with the decisions marked on the axis.
-import { h, put, redraw, s } from "./dom.js";
+import { h, put, redraw, s, scroll } from "./dom.js";
 import { clock, day, minute, short, when } from "./format.js";
 
 export function spark(values) {
@@ -47,7 +47,8 @@ export function nice(top) {
 	return top;
 }
 
-export function timeTicks(from, to, count) {
+export function timeTicks(from, to, width) {
+	const count = Math.max(2, Math.floor(width / 110));
 	const steps = [1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 14400, 21600, 43200, 86400, 172800, 604800].map(
 		(each) => each * 1000,
 	);
@@ -55,6 +56,11 @@ export function timeTicks(from, to, count) {
 	const found = [];
 	for (let at = Math.ceil(from / step) * step; at <= to; at += step) found.push(at);
 	return { found, text: step >= 86400e3 ? day : step < 60e3 ? clock : minute };
+}
+
+export function times(svg, { from, to, width, height, x }) {
+	const { found, text } = timeTicks(from, to, width);
+	for (const at of found) svg.append(s("text", { x: x(at), y: height - 4, "text-anchor": "middle" }, text(at)));
 }
 
 // series: [{label, points: [[ms, value]], second}], marks: decisions; then: a moment that is chosen.
@@ -84,9 +90,7 @@ export function chart(element, { series, marks = [], from, to, height = 220, uni
 			s("text", { x: left - 8, y: y(highest * part) + 4, "text-anchor": "end" }, unit(highest * part)),
 		);
 	}
-	const ticks = timeTicks(from, to, Math.max(2, Math.floor(width / 110)));
-	for (const at of ticks.found)
-		svg.append(s("text", { x: x(at), y: height - 4, "text-anchor": "middle" }, ticks.text(at)));
+	times(svg, { from, to, width, height, x });
 	for (const each of series) {
 		const shown = each.points.filter(([at]) => at >= from && at <= to);
 		if (!shown.length) continue;
@@ -122,6 +126,8 @@ export function chart(element, { series, marks = [], from, to, height = 220, uni
 		svg.append(s("line", { class: "then", x1: x(then), x2: x(then), y1: top, y2: bottom + 14 }));
 	svg.append(s("g", { "data-key": "tip", "pointer-events": "none" }));
 	redraw(element, svg);
+	const { calls, under } = element.firstChild;
+	if (under) calls.pointermove(under); // what is told stays, of what is under the pointer now
 }
 
 // What the chart listens to; its last child is for what is told of a moment.
@@ -132,8 +138,10 @@ function hover({ series, from, to, x, left, right, width, top, bottom, unit, onp
 		return from + ((at - left) / (width - left - right)) * (to - from);
 	};
 	const onpointermove = (event) => {
+		const { currentTarget, clientX } = event;
+		currentTarget.under = { currentTarget, clientX };
 		const at = timeAt(event);
-		const layer = event.currentTarget.lastChild;
+		const layer = currentTarget.lastChild;
 		const first = series[0]?.points;
 		if (!first?.length || at < from || at > to) return put(layer);
 		const near = first.reduce((best, point) => (Math.abs(point[0] - at) < Math.abs(best[0] - at) ? point : best));
@@ -158,39 +166,25 @@ function hover({ series, from, to, x, left, right, width, top, bottom, unit, onp
 		const at = timeAt(event);
 		if (at >= from && at <= to) onpick?.(at);
 	};
-	return { onpointermove, onpointerleave: (event) => put(event.currentTarget.lastChild), onclick };
+	const onpointerleave = ({ currentTarget }) => {
+		currentTarget.under = null;
+		put(currentTarget.lastChild);
+	};
+	return { onpointermove, onpointerleave, onclick };
 }
 
 // The same figures for those who do not see the chart.
 export function figures(title, heads, rows) {
 	const step = Math.max(1, Math.ceil(rows.length / 40));
+	const line = (tag, row) =>
+		h(
+			"tr",
+			row.map((cell, at) => h(tag, { class: at ? "n" : "", scope: tag === "th" && "col" }, cell)),
+		);
+	const shown = rows.filter((_, at) => at % step === 0).map((row) => line("td", row));
 	return h(
 		"details",
 		h("summary.sub", `${title} as a table`),
-		h(
-			"div",
-			{ class: "scroll", tabindex: "0", role: "region", "aria-label": title },
-			h(
-				"table",
-				h(
-					"thead",
-					h(
-						"tr",
-						heads.map((head, at) => h("th", { class: at ? "n" : "", scope: "col" }, head)),
-					),
-				),
-				h(
-					"tbody",
-					rows
-						.filter((_, at) => at % step === 0)
-						.map((row) =>
-							h(
-								"tr",
-								row.map((cell, at) => h("td", { class: at ? "n" : "" }, cell)),
-							),
-						),
-				),
-			),
-		),
+		scroll(title, h("table", h("thead", line("th", heads)), h("tbody", shown))),
 	);
 }

@@ -96,6 +96,9 @@ export const tile = (key, value, small) =>
 
 export const pair = (key, value) => (value ? [h("dt", key), h("dd", value)] : null);
 
+export const scroll = (label, ...children) =>
+	h("div.scroll", { tabindex: "0", role: "region", "aria-label": label }, ...children);
+
 export const badge = (text, kind) => h("span", { class: `badge ${kind || ""}` }, text);
 
 export const small = (text, onclick) => h("button", { class: "small", onclick }, text);

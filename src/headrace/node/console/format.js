@@ -1,10 +1,12 @@
 // Numbers, sizes, times, as people read them.
 const whole = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });
 
-export const number = (value) => (value === null || value === undefined ? "–" : whole.format(value));
+export const number = (value) => ((value ?? null) === null ? "–" : whole.format(value));
+
+export const many = (count, what) => `${short(count)} ${what}${count === 1 ? "" : "s"}`;
 
 export function short(value) {
-	if (value === null || value === undefined) return "–";
+	if ((value ?? null) === null) return "–";
 	const size = Math.abs(value);
 	for (const [step, unit] of [
 		[1e12, "T"],
@@ -33,10 +35,10 @@ export function bytes(value) {
 }
 
 export const rate = (value) =>
-	value === null || value === undefined ? "–" : `${short(Math.round(value * 10) / 10)}/s`;
+	(value ?? null) === null ? "–" : `${short(Math.round(value * 10) / 10)}/s`;
 
 export function span(seconds) {
-	if (seconds === null || seconds === undefined) return "–";
+	if ((seconds ?? null) === null) return "–";
 	if (seconds < 1) return seconds > 0 ? `${Math.round(seconds * 1000)} ms` : "0 s";
 	if (seconds < 10) return `${seconds.toFixed(1)} s`;
 	const s = Math.round(seconds);

@@ -1,7 +1,7 @@
 // The map of a stream: time to the right, key space downwards, one tile for each segment.
 import { redraw, s } from "./dom.js";
 import { bytes, number, short, span, when } from "./format.js";
-import { timeTicks } from "./charts.js";
+import { times } from "./charts.js";
 
 export function drawMap(element, { segments, from, to, group = null, key = null, onpick }) {
 	const width = Math.max(320, element.clientWidth || 800),
@@ -44,9 +44,7 @@ export function drawMap(element, { segments, from, to, group = null, key = null,
 				part.toString().replace("0.", "."),
 			),
 		);
-	const ticks = timeTicks(from, to, Math.max(2, Math.floor(width / 110)));
-	for (const at of ticks.found)
-		svg.append(s("text", { x: x(at), y: height - 4, "text-anchor": "middle" }, ticks.text(at)));
+	times(svg, { from, to, width, height, x });
 	for (const each of shownSegments) {
 		const x1 = x(begin(each)),
 			x2 = Math.max(x1 + 2, x(end(each))),

@@ -1,7 +1,7 @@
 // Frontiers as staircases: over time where epochs are numbers, in the plane where they have two parts.
 import { figures, timeTicks } from "./charts.js";
 import { h, redraw, s } from "./dom.js";
-import { number, visible, when } from "./format.js";
+import { many, number, visible, when } from "./format.js";
 
 const LEFT = 56;
 const RIGHT = 14;
@@ -63,7 +63,7 @@ function overTime(width, steps, status) {
 		s("path", { class: "line2", d: line(reach).join("") + end }),
 		s("path", { class: "line", d: stairs }),
 	);
-	const ticks = timeTicks(from / 1000, to / 1000, Math.max(2, Math.floor(width / 110)));
+	const ticks = timeTicks(from / 1000, to / 1000, width);
 	for (const at of ticks.found) svg.append(under(ticks.text(at), x(at * 1000)));
 	for (const one of status.publishers)
 		for (const held of one.held) svg.append(holds(one, x(to) + 2, Math.min(BOTTOM, Math.max(TOP, y(first(held))))));
@@ -96,7 +96,7 @@ function inThePlane(width, steps, status) {
 			s(
 				"circle",
 				{ class: "g-violet", cx: x(at[0]), cy: y(at[1]), r: 3 + 4 * (rows / most) },
-				s("title", `${time(at)}: ${number(rows)} rows`),
+				s("title", `${time(at)}: ${many(rows, "row")}`),
 			),
 		);
 	svg.append(under(number(lowX), LEFT, "start"), under(number(highX), width - RIGHT, "end"));

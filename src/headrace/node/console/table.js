@@ -1,5 +1,5 @@
 // Tables whose rows are kept: a change touches only the cells that differ.
-import { arrange, h, redraw } from "./dom.js";
+import { arrange, h, redraw, scroll } from "./dom.js";
 import { go } from "./router.js";
 
 const classes = (column) =>
@@ -22,9 +22,8 @@ export class Table {
 			),
 		);
 		this.none = h("p.none", none);
-		this.element = h(
-			"div",
-			{ class: "scroll", tabindex: "0", role: "region", "aria-label": label || "table" },
+		this.element = scroll(
+			label || "table",
 			h("table", h("caption.hidden", label || ""), h("thead", h("tr", this.heads)), this.body),
 			this.none,
 		);

@@ -1,6 +1,6 @@
 // Epochs: frontiers, who holds them back, and who has read how far.
 import { arrange, badge, card, h, put, redraw, small, tile } from "./dom.js";
-import { ago, number, short, span, visible } from "./format.js";
+import { ago, many, number, span, visible } from "./format.js";
 import { get, path } from "./api.js";
 import { Table } from "./table.js";
 import { endPublisher } from "./actions.js";
@@ -18,7 +18,7 @@ class Epochs extends View {
 		this.fetch().catch(() => {});
 		this.on(window, "resize", () => this.draw());
 		// Frontiers advance without rows, too: every change may be one.
-		this.onChange(() => this.again(() => this.fetch(), 2000));
+		this.follow();
 	}
 
 	async fetch() {
@@ -59,7 +59,7 @@ class Epochs extends View {
 				frontier(status.frontier),
 				status.moved_us ? `for ${span((status.now_us - status.moved_us) / 1e6)}` : "",
 			),
-			tile("Open epochs", number(status.open_epochs), `${short(status.open_rows)} rows`),
+			tile("Open epochs", number(status.open_epochs), many(status.open_rows, "row")),
 			tile("Readable since", frontier(status.since), ""),
 		);
 		redraw(
@@ -106,7 +106,7 @@ class Epochs extends View {
 			[
 				{ title: "Subscription", name: true, text: (row) => visible(row.name) },
 				{ title: "Frontier", text: (row) => frontier(row.frontier) },
-				{ title: "Behind", number: true, text: (row) => `${number(row.epochs)} epochs, ${short(row.rows)} rows` },
+				{ title: "Behind", number: true, text: (row) => `${many(row.epochs, "epoch")}, ${many(row.rows, "row")}` },
 				{ title: "Since", number: true, text: (row) => span(row.behind_us / 1e6) },
 				{
 					title: "",
@@ -136,7 +136,7 @@ function openEpochs(status) {
 			h(
 				"span",
 				{ class: "owner", vars: { "border-left-width": `${4 + Math.round((rows / most) * 28)}px` } },
-				`${time(at)}: ${number(rows)} rows`,
+				`${time(at)}: ${many(rows, "row")}`,
 			),
 		),
 	);

@@ -1,5 +1,5 @@
 // Events: browse, filter, follow, pause, download.
-import { card, copyable, h, put } from "./dom.js";
+import { card, copyable, h, put, scroll } from "./dom.js";
 import { bytes, full, number, short, span, visible, when } from "./format.js";
 import { get, path } from "./api.js";
 import { option } from "./actions.js";
@@ -38,7 +38,7 @@ class Events extends View {
 		this.status = h("p", { class: "sub", role: "status" });
 		this.list = h("tbody");
 		this.follow = h("button", { type: "button", "aria-pressed": "false", onclick: () => this.following() }, "Follow");
-		this.more = h("button", { type: "button", onclick: () => this.fetch(this.next) }, "Look further");
+		this.more = h("button", { type: "button", hidden: true, onclick: () => this.fetch(this.next) }, "Look further");
 		this.copies = h("div.in.stack");
 		const form = h(
 			"form",
@@ -75,9 +75,8 @@ class Events extends View {
 				h(
 					"section.card",
 					h("div.in", this.status),
-					h(
-						"div",
-						{ class: "scroll", tabindex: "0", role: "region", "aria-label": "Events" },
+					scroll(
+						"Events",
 						h(
 							"table",
 							h(

@@ -1,6 +1,6 @@
 // A group: members, units, lag over time with the decisions marked on it, and as it was.
 import { badge, card, copyable, h, pair, press, put, redraw, small, spans, tile } from "./dom.js";
-import { bytes, clock, full, number, rate, short, span, visible, when } from "./format.js";
+import { bytes, clock, full, many, number, rate, short, span, visible, when } from "./format.js";
 import { DECISIONS, chart, figures, glyph } from "./charts.js";
 import { get, path } from "./api.js";
 import { params, set } from "./router.js";
@@ -445,7 +445,7 @@ class Group extends View {
 								"details",
 								h(
 									"summary",
-									`${each.id} · ${visible(each.subject)} · ${each.attempts} attempts · ${when(each.died_at)}`,
+									`${each.id} · ${visible(each.subject)} · ${many(each.attempts, "attempt")} · ${when(each.died_at)}`,
 								),
 								h("p.sub", visible(each.error)),
 								h("div.value", visible(each.value)),

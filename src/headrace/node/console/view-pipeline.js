@@ -38,7 +38,7 @@ class Pipeline extends View {
 			h("div.stack", this.tiles, card("Jobs", null, this.jobs.element), copyable("headrace pipeline")),
 		);
 		this.fetch().catch(() => {});
-		this.onChange(() => this.again(() => this.fetch(), 2000));
+		this.follow();
 	}
 
 	async fetch() {

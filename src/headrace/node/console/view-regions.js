@@ -1,6 +1,6 @@
 // Regions: what is copied from where, groups and their homes, and what a loss would cost.
 import { badge, card, copyable, h, put, redraw, tile } from "./dom.js";
-import { short, span, visible } from "./format.js";
+import { many, short, span, visible } from "./format.js";
 import { link } from "./router.js";
 import { Table } from "./table.js";
 import { View, define } from "./view.js";
@@ -36,7 +36,7 @@ const linkColumns = () => [
 const behind = (row) =>
 	Object.entries(row.behind)
 		.filter(([, count]) => count !== 0)
-		.map(([region, count]) => (count === null ? `${region} cannot be read` : `${region} misses ${count} places`))
+		.map(([region, count]) => (count === null ? `${region} cannot be read` : `${region} misses ${many(count, "place")}`))
 		.join(", ") || "in step";
 
 const groupColumns = () => [
@@ -71,7 +71,7 @@ function cost(one) {
 		said.push(
 			one.unsynced_cursors === null
 				? "no other region answers, so none may know what was acked here"
-				: `${short(one.unsynced_cursors)} places of groups are known here only, and would be gone back to`,
+				: `known here only: ${many(one.unsynced_cursors, "place")} of groups, which would be gone back to`,
 		);
 	if (one.groups.length) said.push(`groups at home there: ${one.groups.map(visible).join(", ")}`);
 	return said.join("; ");

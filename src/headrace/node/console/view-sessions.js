@@ -30,7 +30,7 @@ class Sessions extends View {
 		);
 		put(this, h("div.head", h("h1", "Sessions")), h("section.card", this.table.element));
 		this.fetch().catch(() => {});
-		this.onChange(() => this.again(() => this.fetch(), 2000));
+		this.follow();
 	}
 
 	async fetch() {

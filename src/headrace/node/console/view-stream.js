@@ -76,8 +76,14 @@ class Stream extends View {
 		);
 		this.fetch().catch(() => {});
 		this.onChange((change) => {
-			const mine = !change || change.gone_streams.includes(this.name);
-			if (mine || change.streams.some((each) => each.stream === this.name)) this.again(() => this.fetch());
+			const { groups = [] } = this.data?.line ?? {};
+			if (
+				!change ||
+				change.gone_streams.includes(this.name) ||
+				change.streams.some((each) => each.stream === this.name) ||
+				change.groups.some((each) => groups.includes(each.group))
+			)
+				this.again(() => this.fetch());
 		});
 		this.on(window, "resize", () => this.draw());
 	}

@@ -74,6 +74,10 @@ export class View extends HTMLElement {
 		this.on(store, "state", () => told(null));
 	}
 
+	follow() {
+		this.onChange(() => this.again(() => this.fetch(), 2000));
+	}
+
 	// What could not be shown is tried again, and built once it is there.
 	async #mend() {
 		await this.#failed();

@@ -328,7 +328,7 @@ class List extends View {
 			h("div.head", this.pages),
 		);
 		this.fetch().catch(() => {});
-		this.onChange(() => this.again(() => this.fetch(), 2000));
+		this.follow();
 	}
 
 	async fetch() {
