@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import os
 import subprocess
@@ -74,6 +75,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Lanes:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if hasattr(config, "workerinput"):  # the order of several processes; a lone run keeps its own
         begin_with_the_longest(items)
+
+
+def pytest_collection_finish() -> None:
+    """What was made until now stays to the end: collecting garbage need not walk it every time."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import random
 import subprocess
 import sys
 
@@ -11,7 +13,7 @@ import pytest
 from headrace.sim import Action, Fault, Run, Scenario, parse_faults, replay, run_seed, shrink
 from headrace.sim.faults import ALL_FAULTS, UnknownFaultError
 from headrace.sim.store import Conflict, Done, Outcome, Snapshot
-from headrace.sim.world import Process, World
+from headrace.sim.world import Dice, Process, World
 
 
 class Counter(Process):
@@ -296,3 +298,19 @@ def test_muted_fault_is_left_out_and_the_rest_stays() -> None:
     less = Run(Counting, 4, muted=frozenset({0}))
     less.finish()
     assert whole.world.history() != less.world.history()
+
+
+def test_dice_draw_what_a_generator_of_random_draws() -> None:
+    dice, plain = Dice(7), random.Random(7)
+    for low, high in ((0, 0), (1, 8), (-5, 5), (50, 4000), (0, 1023), (0, 1024), (3, 2**70)) * 50:
+        assert dice.randint(low, high) == plain.randint(low, high)
+        assert dice.choice(range(9)) == plain.choice(range(9))
+    assert dice.getstate() == plain.getstate()
+    with pytest.raises(ValueError, match="empty range"):
+        dice.randint(2, 1)
+
+
+def test_a_run_leaves_the_garbage_collector_as_it_was() -> None:
+    before = gc.get_threshold()
+    run_seed(Counting, 3)
+    assert gc.get_threshold() == before

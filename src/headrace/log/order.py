@@ -25,6 +25,7 @@ in segments and edges, and pure, so that the cores of groups use them as well.
 from __future__ import annotations
 
 from collections.abc import Container, Hashable, Iterable, Mapping
+from itertools import filterfalse
 from typing import Generic, Protocol, TypeVar
 
 import msgspec
@@ -88,7 +89,7 @@ class Order(Generic[K]):
         for segment, predecessors in found.items():
             if known[segment] is not None:
                 continue
-            awaited = {p for p in predecessors if p in known} if predecessors else set()
+            awaited = set(filter(known.__contains__, predecessors)) if predecessors else set()
             known[segment] = awaited
             for predecessor in awaited:
                 self._followers.setdefault(predecessor, []).append(segment)
@@ -136,10 +137,11 @@ def standing(graph: Mapping[K, Iterable[K]], through: Container[K]) -> Standing[
         if segment in through:
             finished.add(segment)
             due += order.finish(segment)
-    left = [segment for segment in graph if segment in order]
+    left = [segment for segment in graph if segment not in finished]
+    ready = tuple(filter(order.is_ready, left))
     return Standing(
-        ready=tuple(segment for segment in left if order.is_ready(segment)),
-        waiting=tuple(segment for segment in left if not order.is_ready(segment)),
+        ready=ready,
+        waiting=tuple(filterfalse(order.is_ready, left)),
         finished=frozenset(finished),
     )
 

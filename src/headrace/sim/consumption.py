@@ -63,13 +63,15 @@ class DeliveryOracle(GroupOracle):
         """A consumer was handed an event."""
         self.delivered(owner, unit, token, event)
         self._deliveries[unit, event.offset] += 1
-        what = f"{owner} was handed offset {event.offset} of unit {unit}, attempt {attempt}"
-        self._require(self.ours(event.key), "only what passes the filter is delivered", what)
+        known, limit = 0, self.config.max_deliveries
         if self._is_current(unit, token):
             known = self._attempts.get(unit, {}).get(event.offset, 0)
-            self._require(attempt > known, "attempts are carried over", f"{what}, after {known}")
-        limit = self.config.max_deliveries
-        self._require(not limit or attempt <= limit, "deliveries are bounded", what)
+        if self.ours(event.key) and known < attempt and (not limit or attempt <= limit):
+            return
+        what = f"{owner} was handed offset {event.offset} of unit {unit}, attempt {attempt}"
+        self._require(self.ours(event.key), "only what passes the filter is delivered", what)
+        self._require(attempt > known, "attempts are carried over", f"{what}, after {known}")
+        self._fail("deliveries are bounded", what)
 
     def passed_over(self, unit: int, token: int, offset: int) -> None:
         """The log shows that an offset holds nothing for the group."""
@@ -80,11 +82,11 @@ class DeliveryOracle(GroupOracle):
         super().stored(unit, progress)
         acked, attempts = progress.acked(), dict(progress.attempts)
         for offset, known in self._attempts.get(unit, {}).items():
-            self._require(
-                offset in acked or attempts.get(offset, 0) >= known,
-                "attempts are carried over",
-                f"unit {unit} forgets that offset {offset} was tried {known} times",
-            )
+            if offset not in acked and attempts.get(offset, 0) < known:
+                self._fail(
+                    "attempts are carried over",
+                    f"unit {unit} forgets that offset {offset} was tried {known} times",
+                )
         self._attempts[unit] = attempts
 
     def died(self, unit: int, token: int, letter: DeadLetter) -> None:
@@ -321,11 +323,12 @@ class ConsumingProcess(Process):
     def _acked(self, unit: OwnedUnit, batch: list[tuple[int, int]]) -> None:
         for offset, attempt in batch:
             newest = unit.newest_attempt.pop(offset, None)
-            self.world.require(
-                newest == attempt,
-                "an answer to an earlier attempt does not count",
-                f"attempt {attempt} of {unit.number}/{offset} was acked, the newest is {newest}",
-            )
+            if newest != attempt:
+                what = f"attempt {attempt} of {unit.number}/{offset} was acked"
+                self.world.fail(
+                    "an answer to an earlier attempt does not count",
+                    f"{what}, the newest is {newest}",
+                )
             self.oracle.acked(unit.number, unit.token, offset)
             unit.unconfirmed.append(offset)
 

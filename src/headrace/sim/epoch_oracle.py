@@ -55,11 +55,11 @@ class EpochOracle:
     def publishes(self, item: Item, time: Time) -> None:
         """A publisher has taken a batch."""
         partition = item[0]
-        self.world.require(
-            covered_from_below(self.lowers[partition], time),
-            "completed epochs get no more data",
-            f"{partition} publishes at {time} with lower frontier {self.lowers[partition]}",
-        )
+        if not covered_from_below(self.lowers[partition], time):
+            self.world.fail(
+                "completed epochs get no more data",
+                f"{partition} publishes at {time} with lower frontier {self.lowers[partition]}",
+            )
         self.published.setdefault(time, set()).add(item)
         self._remembered.setdefault(partition, set()).add(time)
 
@@ -72,21 +72,19 @@ class EpochOracle:
     def advances(self, partition: str, lower: Frontier) -> None:
         """The lower frontier of a partition is now `lower`."""
         before = self.lowers.get(partition)
-        if before is not None:
-            self.world.require(
-                all(covered_from_below(before, time) for time in lower),
-                "frontiers never go back",
-                f"{partition}: {before} to {lower}",
-            )
+        if before == lower:
+            return
+        if before is not None and not all(covered_from_below(before, time) for time in lower):
+            self.world.fail("frontiers never go back", f"{partition}: {before} to {lower}")
         self.lowers[partition] = lower
 
     def remembers(self, partition: str, upper: Frontier) -> None:
         """The upper frontier that a publisher shows covers everything published by it."""
         remembered = self._remembered.setdefault(partition, set())
         missing = [time for time in remembered if not covered_from_above(upper, time)]
-        self.world.require(
-            not missing, "an upper frontier never shrinks", f"{partition}: {upper} misses {missing}"
-        )
+        if missing:
+            what = f"{partition}: {upper} misses {missing}"
+            self.world.fail("an upper frontier never shrinks", what)
         self._remembered[partition] = set(upper)
 
     def open(self, time: Time) -> bool:
@@ -123,7 +121,11 @@ class Chain:
         """How many epochs were given whole."""
 
     def _require(self, holds: bool, invariant: str, detail: str) -> None:
-        self._world.require(holds, invariant, f"{self.who} ({self.mode}): {detail}")
+        if not holds:
+            self._fail(invariant, detail)
+
+    def _fail(self, invariant: str, detail: str) -> None:
+        self._world.fail(invariant, f"{self.who} ({self.mode}): {detail}")
 
     def begins(self, lower: Frontier, upper: Frontier) -> None:
         """All snapshots of a fresh subscription are there."""
@@ -179,42 +181,37 @@ class Chain:
 
     def given(self, time: Time, item: Item) -> None:
         """A batch is handed to the consumer (mode ``whole``: as part of its epoch)."""
-        self._require(
-            self.frontier is not None and covered_from_below(self.frontier, time),
-            "completed epochs get no more data",
-            f"{item} at {time}, frontier {self.frontier}",
-        )
-        self._require(
-            self.mode is Mode.UNFILTERED or not self._is_excluded(time),
-            "an epoch is seen whole or not at all",
-            f"{item} of {time}, which had begun or was skipped",
-        )
-        self._require(
-            not covered_from_below(self.until, time), "nothing after the end", f"{item} at {time}"
-        )
+        if self.frontier is None or not covered_from_below(self.frontier, time):
+            what = f"{item} at {time}, frontier {self.frontier}"
+            self._fail("completed epochs get no more data", what)
+        if self.mode is not Mode.UNFILTERED and self._is_excluded(time):
+            what = f"{item} of {time}, which had begun or was skipped"
+            self._fail("an epoch is seen whole or not at all", what)
+        if covered_from_below(self.until, time):
+            self._fail("nothing after the end", f"{item} at {time}")
         got = self._got.setdefault(time, set())
-        self._require(item not in got, "nothing comes twice", f"{item} at {time}")
+        if item in got:
+            self._fail("nothing comes twice", f"{item} at {time}")
         got.add(item)
 
     def dropped(self, time: Time) -> None:
         """A batch was filtered."""
-        self._require(
-            self.mode is not Mode.UNFILTERED and self._is_excluded(time),
-            "only what cannot be whole is filtered",
-            f"a batch at {time}, begun or skipped: {self._excluded}",
-        )
+        if self.mode is Mode.UNFILTERED or not self._is_excluded(time):
+            what = f"a batch at {time}, begun or skipped: {self._excluded}"
+            self._fail("only what cannot be whole is filtered", what)
 
     def advances(self, frontier: Frontier) -> None:
         """The consumer is told a new frontier."""
         if self.frontier is not None:
             back = [time for time in frontier if not covered_from_below(self.frontier, time)]
-            self._require(not back, "frontiers never go back", f"{self.frontier} to {frontier}")
+            if back:
+                self._fail("frontiers never go back", f"{self.frontier} to {frontier}")
         self.frontier = frontier
         for lower in self._oracle.lowers.values():
             ahead = [time for time in lower if not covered_from_below(frontier, time)]
-            self._require(
-                not ahead, "a frontier is never ahead of a partition", f"{frontier} but {ahead}"
-            )
+            if ahead:
+                what = f"{frontier} but {ahead}"
+                self._fail("a frontier is never ahead of a partition", what)
         for time, items in self._oracle.published.items():
             if time not in self._judged and not covered_from_below(frontier, time):
                 self._judge(time, items)
@@ -224,11 +221,9 @@ class Chain:
         if self._is_excluded(time) or covered_from_below(self.until, time):
             return
         got = self._got.get(time, set())
-        self._require(
-            got == items,
-            "a complete epoch is whole",
-            f"{time} lacks {sorted(items - got)} and has {sorted(got - items)} too many",
-        )
+        if got != items:
+            what = f"{time} lacks {sorted(items - got)} and has {sorted(got - items)} too many"
+            self._fail("a complete epoch is whole", what)
         self.whole += 1
 
     def ends(self, end: End) -> None:

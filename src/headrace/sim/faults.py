@@ -75,7 +75,7 @@ class FaultPlan:
         *,
         muted: frozenset[int] = frozenset(),
     ) -> None:
-        self._rng = rng
+        self._random = rng.random
         self.kinds = frozenset(kinds)
         self.muted = muted
         self.active = True
@@ -85,8 +85,8 @@ class FaultPlan:
 
     def strikes(self, kind: Fault, probability: float) -> bool:
         """Throw the dice for one fault; a hit is counted."""
-        hit = self._rng.random() < probability
-        if not hit or not self.active or kind not in self.kinds:
+        missed = self._random() >= probability
+        if missed or not self.active or kind not in self.kinds:
             return False
         number = self.struck
         self.struck += 1

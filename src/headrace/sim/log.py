@@ -46,6 +46,8 @@ class ModelLog:
 
     def __init__(self) -> None:
         self.segments: dict[int, Segment] = {}
+        self._open_now: list[Segment] | None = None
+        """The open segments in key order, once somebody has asked."""
         self.key_counts: dict[str, int] = {}
         self.places: dict[tuple[str, int], tuple[int, int]] = {}
         """Where the n-th event of a key is."""
@@ -60,12 +62,20 @@ class ModelLog:
     def _open(self, low: int, high: int, predecessors: tuple[int, ...]) -> Segment:
         segment = Segment(len(self.segments), low, high, predecessors)
         self.segments[segment.number] = segment
+        self.scaled()
         return segment
+
+    def scaled(self) -> None:
+        """Segments were opened or sealed."""
+        self._open_now = None
 
     @property
     def open_segments(self) -> list[Segment]:
         """Segments that still take appends, in key order."""
-        return sorted((s for s in self.segments.values() if not s.sealed), key=lambda s: s.low)
+        if self._open_now is None:
+            found = (s for s in self.segments.values() if not s.sealed)
+            self._open_now = sorted(found, key=lambda s: s.low)
+        return self._open_now
 
     @property
     def event_count(self) -> int:
@@ -95,6 +105,7 @@ class ModelLog:
             return None
         middle = (segment.low + segment.high) // 2
         segment.sealed = True
+        self.scaled()
         segment.successors = tuple(
             self._open(low, high, (number,)).number
             for low, high in ((segment.low, middle), (middle, segment.high))
@@ -115,4 +126,5 @@ class ModelLog:
         for segment in (first, second):
             segment.sealed = True
             segment.successors = (merged.number,)
+        self.scaled()
         return merged.number

@@ -6,6 +6,7 @@ cuts the links between two sides for a while; what is under way when it begins s
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from headrace.sim.faults import Fault
@@ -63,7 +64,7 @@ class Network:
     def _arrive(self, source: str, target: str, message: Any, delay_ms: int) -> None:
         process = self._world.processes.get(target)
         if process is not None:
-            self._world.call_in(delay_ms, lambda: process.deliver(source, message))
+            self._world.call_in(delay_ms, partial(process.deliver, source, message))
 
     def partition(self, side: frozenset[str], for_ms: int) -> None:
         """Cut `side` off from everyone else for `for_ms`."""
@@ -80,6 +81,8 @@ class Network:
 
     def is_cut(self, source: str, target: str) -> bool:
         """Whether a partition stands between two processes."""
+        if not self._cut:
+            return False
         return any((source in side) != (target in side) for side, _ in self._cut)
 
     def heal(self) -> None:

@@ -53,7 +53,10 @@ class GroupOracle:
 
     def durable(self, unit: UnitNumber) -> AckedRanges:
         """What is durably acked of a unit."""
-        return self._durable.setdefault(unit, AckedRanges())
+        found = self._durable.get(unit)
+        if found is None:
+            found = self._durable[unit] = AckedRanges()
+        return found
 
     def finished(self, unit: UnitNumber) -> bool:
         """Whether a segment and all that it follows from are sealed and durably consumed."""
@@ -95,11 +98,11 @@ class GroupOracle:
         if not self._is_current(unit, token):
             self.world.reach("oracle.stale delivery")
             return
-        self._require(
-            event.offset not in self.durable(unit) or self.is_unknown(unit, token, event.offset),
-            "nothing acked is delivered again",
-            f"{owner} was handed {event}, which is durably acked",
-        )
+        if event.offset in self.durable(unit) and not self.is_unknown(unit, token, event.offset):
+            self._fail(
+                "nothing acked is delivered again",
+                f"{owner} was handed {event}, which is durably acked",
+            )
         if event.key_sequence == 0:
             return
         before = self.world.log.places[event.key, event.key_sequence - 1]
@@ -108,11 +111,11 @@ class GroupOracle:
             and before[1] in self._acked_under.get((unit, token), ())
             and not self.is_unknown(unit, token, before[1])
         )
-        self._require(
-            done,
-            "key order",
-            f"{owner} was handed {event} before {before} of the same key was acked",
-        )
+        if not done:
+            self._fail(
+                "key order",
+                f"{owner} was handed {event} before {before} of the same key was acked",
+            )
 
     def acked(self, unit: UnitNumber, token: int, offset: int) -> None:
         """A consumer has acked an event (whether that counts is another matter)."""
@@ -149,13 +152,8 @@ class GroupOracle:
         )
         owner_token = self._tokens.get(unit, 0)
         self._tokens[unit] = self._current_token(unit)
-        joined = after.copy()
-        gained_by_old = joined.merge(before)
-        self._require(
-            gained_by_old == 0,
-            "nothing acked is forgotten",
-            f"unit {unit} went from {before} to {after}",
-        )
+        if after.copy().merge(before):
+            self._fail("nothing acked is forgotten", f"unit {unit} went from {before} to {after}")
         self._require_acked(unit, after, owner_token)
         total = after.floor + after.acked_above_floor
         self.durable_events += total - (before.floor + before.acked_above_floor)
@@ -164,11 +162,9 @@ class GroupOracle:
     def confirmed(self, owner: str, unit: UnitNumber, low: int, high: int) -> None:
         """A consumer was told that its acks are durable."""
         durable = self.durable(unit)
-        self._require(
-            all(offset in durable for offset in range(low, high)),
-            "what is confirmed is durable",
-            f"{owner} was told that [{low}, {high}) of unit {unit} is durable, which is {durable}",
-        )
+        if not all(offset in durable for offset in range(low, high)):
+            told = f"{owner} was told that [{low}, {high}) of unit {unit} is durable"
+            self._fail("what is confirmed is durable", f"{told}, which is {durable}")
 
     def _is_current(self, unit: UnitNumber, token: int) -> bool:
         return self._current_token(unit) == token
@@ -180,16 +176,20 @@ class GroupOracle:
     def _require_acked(self, unit: UnitNumber, progress: AckedRanges, owner_token: int) -> None:
         """Nothing is lost: whatever is new was acked by a consumer, and under the right token."""
         acked = self._acked_under.get((unit, owner_token), set())
-        known = self.durable(unit)
+        known, counted = self.durable(unit), self._counted_under
         for low, high in ((known.floor, progress.floor), *progress.to_tuples()):
             for offset in range(low, high):
-                self._require(
-                    offset in acked or offset in known,
-                    "only what the owner has acked counts",
-                    f"offset {offset} of unit {unit} counts as acked, but the owner under token "
-                    f"{owner_token} has not acked it",
-                )
-                self._counted_under.setdefault((unit, offset), owner_token)
+                if offset not in acked and offset not in known:
+                    self._fail(
+                        "only what the owner has acked counts",
+                        f"offset {offset} of unit {unit} counts as acked, but the owner under "
+                        f"token {owner_token} has not acked it",
+                    )
+                counted.setdefault((unit, offset), owner_token)
 
     def _require(self, holds: bool, invariant: str, detail: str) -> None:
-        self.world.require(holds, invariant, f"group {self.group}: {detail}")
+        if not holds:
+            self._fail(invariant, detail)
+
+    def _fail(self, invariant: str, detail: str) -> None:
+        self.world.fail(invariant, f"group {self.group}: {detail}")

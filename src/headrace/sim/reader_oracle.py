@@ -83,7 +83,10 @@ class ReaderOracle(StreamLogs):
 
     def durable(self, segment: SegmentId) -> AckedRanges:
         """What is durably acked of a segment."""
-        return self._durable.setdefault(segment, AckedRanges())
+        found = self._durable.get(segment)
+        if found is None:
+            found = self._durable[segment] = AckedRanges()
+        return found
 
     def all_acked(self, segment: SegmentId) -> bool:
         """Whether all of a segment is durably acked."""
@@ -109,18 +112,21 @@ class ReaderOracle(StreamLogs):
         if not self._current(segment, token):
             self.world.reach("oracle.stale delivery")
             return
-        what = f"{reader} was handed {event.offset} of {segment} under token {token}"
-        fresh = event.offset not in self.durable(segment)
-        self._require(fresh, "nothing acked is delivered again", what)
-        end = self.end_cut.get(segment)
-        self._require(end is None or event.offset < end, "nothing beyond the end cut", what)
-        if event.key_sequence:
+        end, wrong, more = self.end_cut.get(segment), "", ""
+        if event.offset in self.durable(segment):
+            wrong = "nothing acked is delivered again"
+        elif end is not None and event.offset >= end:
+            wrong = "nothing beyond the end cut"
+        elif event.key_sequence:
             number, offset = self.logs[segment.stream].places[event.key, event.key_sequence - 1]
-            before = SegmentId(segment.stream, number)
-            done = offset in self.durable(before) or (
-                before == segment and offset in self._acked_under.get((segment, token), ())
-            )
-            self._require(done, "key order", f"{what} before {offset} of {before}, its key's last")
+            before = self.of_stream(segment.stream)[number]
+            if offset not in self.durable(before) and (
+                before != segment or offset not in self._acked_under.get((segment, token), ())
+            ):
+                wrong, more = "key order", f" before {offset} of {before}, its key's last"
+        if wrong:
+            what = f"{reader} was handed {event.offset} of {segment} under token {token}"
+            self.world.fail(wrong, what + more)
 
     def acked(self, segment: SegmentId, token: int, offset: int) -> None:
         """A consumer has acked an event; whether that counts is another matter."""
@@ -130,18 +136,15 @@ class ReaderOracle(StreamLogs):
     def stored(self, segment: SegmentId, progress: Progress) -> None:
         """A progress is durable."""
         before, after = self.durable(segment), progress.acked()
-        joined = after.copy()
-        self._require(
-            joined.merge(before) == 0,
-            "nothing acked is forgotten",
-            f"{segment} went from {before} to {after}",
-        )
+        if after.copy().merge(before):
+            what = f"{segment} went from {before} to {after}"
+            self.world.fail("nothing acked is forgotten", what)
         known = self._acked.get(segment, set())
         for low, high in ((before.floor, after.floor), *after.to_tuples()):
             for offset in range(low, high):
-                if offset not in before:
+                if offset not in known and offset not in before:
                     what = f"{offset} of {segment} counts as acked, but nobody has acked it"
-                    self._require(offset in known, "nothing is lost", what)
+                    self.world.fail("nothing is lost", what)
         self._durable[segment] = after
 
     # --- what the group does -----------------------------------------------------------
@@ -225,11 +228,12 @@ class ReaderOracle(StreamLogs):
 
     def _moved(self, segment: SegmentId, offset: int, how: str) -> None:
         before = self.position.get(segment)
-        what = f"{segment} {how} at {offset}, it stood at {before}"
         holds = before is not None and not falls(before, offset)
-        self._require(holds, "positions never fall", what)
         acked = self.all_acked(segment) if offset == END else self.durable(segment).floor >= offset
-        self._require(acked, "nothing is skipped", f"{what}; acked is {self.durable(segment)}")
+        if not (holds and acked):
+            what = f"{segment} {how} at {offset}, it stood at {before}"
+            self._require(holds, "positions never fall", what)
+            self._require(acked, "nothing is skipped", f"{what}; acked is {self.durable(segment)}")
         self.position[segment] = offset
 
     def _open(self, segment: SegmentId) -> None:
@@ -250,23 +254,22 @@ class ReaderOracle(StreamLogs):
         """The replica agrees with these books."""
         state = self.replica.state
         online = {name: member.token for name, member in state.members.items()}
-        self._require(
-            online == self._members, "who left stays away", f"{online} and {self._members}"
-        )
-        self._require(
-            set(state.streams) == self.streams,
-            "the group reads its streams and no others",
-            f"{list(state.streams)} and {self.streams}",
-        )
+        if online != self._members:
+            self.world.fail("who left stays away", f"{online} and {self._members}")
+        if state.streams.keys() != self.streams:
+            what = f"{list(state.streams)} and {self.streams}"
+            self.world.fail("the group reads its streams and no others", what)
         owned = {
             segment: (name, holding.token)
             for name, member in state.members.items()
             for segment, holding in member.owned.items()
         }
-        self._require(owned == self.owner, "the books agree", f"{owned} and {self.owner}")
+        if owned != self.owner:
+            self.world.fail("the books agree", f"{owned} and {self.owner}")
         for name, readers in state.blockers().items():
             known = bool(readers) and all(reader in self._members for reader in readers)
-            self._require(known, "who blocks is online", f"{name} waits for {readers}")
+            if not known:
+                self.world.fail("who blocks is online", f"{name} waits for {readers}")
 
     # --- checkpoints and resets --------------------------------------------------------
 

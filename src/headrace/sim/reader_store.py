@@ -9,6 +9,7 @@ belong to its creation, since its name may be used again.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -41,6 +42,9 @@ GROUP = "group"
 PROGRESS = "progress"
 AT_CHECKPOINT = "at checkpoint"
 LOG_KEPT = 40
+
+decoded = lru_cache(maxsize=1024)(decode_outcome)
+"""Everybody reads the same few entries, and an outcome never changes."""
 
 
 class UpdateRefused(msgspec.Struct, frozen=True):
@@ -79,7 +83,7 @@ def catch_up(replica: Replica, news: tuple[list[bytes] | None, list[bytes]]) -> 
         restored = Replica.restore(snapshot)
         if restored.revision > replica.revision:
             replica.state = restored.state
-    replica.follow(map(decode_outcome, log))
+    replica.follow(map(decoded, log))
 
 
 def commit(

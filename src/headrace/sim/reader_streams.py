@@ -15,6 +15,8 @@ class StreamLogs:
         self.streams = set(state.streams)
         """The streams that the group reads; others of the log are none of its business."""
         self.end_cut = dict(state.end_cut)
+        self._ids: dict[str, list[SegmentId]] = {stream: [] for stream in logs}
+        """The segments of each stream by number; there are ever more of them."""
 
     def segment(self, segment: SegmentId) -> Segment:
         """A segment of a stream."""
@@ -26,7 +28,10 @@ class StreamLogs:
 
     def of_stream(self, stream: str) -> list[SegmentId]:
         """Every segment of a stream; predecessors have lower numbers."""
-        return [SegmentId(stream, n) for n in self.logs[stream].segments]
+        known, segments = self._ids[stream], self.logs[stream].segments
+        if len(known) < len(segments):
+            known += [SegmentId(stream, n) for n in range(len(known), len(segments))]
+        return known
 
     def graph(self) -> dict[SegmentId, tuple[SegmentId, ...]]:
         """Every segment with its predecessors."""
@@ -49,12 +54,11 @@ class StreamLogs:
 
     def limit(self, segment: SegmentId) -> int:
         """How many events of a segment the group reads, as far as is known."""
-        head = self.segment(segment).head
-        return min(head, self.end_cut.get(segment, head))
+        head = len(self.logs[segment.stream].segments[segment.number].events)
+        return min(head, self.end_cut.get(segment, head)) if self.end_cut else head
 
     def at_end(self, segment: SegmentId, floor: int) -> bool:
         """Whether a floor is the end of a segment for this group."""
-        found = self.segment(segment)
-        if floor >= self.end_cut.get(segment, found.head + 1):
+        if segment in self.end_cut and floor >= self.end_cut[segment]:
             return True
-        return found.sealed and floor >= self.limit(segment)
+        return self.segment(segment).sealed and floor >= self.limit(segment)

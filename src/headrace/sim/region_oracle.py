@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator
+from itertools import chain, starmap
 from typing import TYPE_CHECKING
 
 from headrace.groups.progress.ranges import AckedRanges
@@ -321,9 +322,7 @@ class RegionsOracle:
 
 
 def _members(acked: AckedRanges, start: int) -> Iterator[int]:
-    yield from range(start, acked.floor)
-    for lo, hi in acked.to_tuples():
-        yield from range(lo, hi)
+    return chain(range(start, acked.floor), *starmap(range, acked.to_tuples()))
 
 
 def _acked(part: LaneDelta) -> AckedRanges:

@@ -8,6 +8,8 @@ but it always fails by itself when replayed with the same arguments.
 
 from __future__ import annotations
 
+import contextlib
+import gc
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
@@ -20,6 +22,9 @@ from headrace.sim.world import InvariantViolation, World
 
 SHRINK_RUNS_MAX = 60
 HISTORY_LINES_SHOWN = 60
+COLLECT_AFTER = 100_000
+"""Objects that a run makes between two looks for cycles.  Almost all of them are its history, which
+stays: Python's own 700 would have it walked through thousands of times."""
 
 
 class RunResult(msgspec.Struct, frozen=True):
@@ -58,6 +63,17 @@ class Shrunk(msgspec.Struct, frozen=True):
         return [f"... {left_out} lines left out, --replay shows all ...", *self.history[-lines:]]
 
 
+@contextlib.contextmanager
+def collecting_rarely() -> Iterator[None]:
+    """Look for cycles seldom while a run is under way."""
+    before = gc.get_threshold()
+    gc.set_threshold(max(before[0], COLLECT_AFTER) if before[0] else 0, *before[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+
+
 class Run:
     """One run of one world, step by step."""
 
@@ -79,7 +95,8 @@ class Run:
         """Run to the end, or to the first violation."""
         world = self.world
         try:
-            self._live()
+            with collecting_rarely():
+                self._live()
             violation = None
         except InvariantViolation as found:
             violation = found

@@ -30,15 +30,15 @@ Planted bugs stand in ``headrace/sim/planted/``, see :mod:`headrace.sim.planted`
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import ClassVar
+
+import msgspec
 
 from headrace.sim.faults import Fault
 from headrace.sim.world import Process, World
 
 
-@dataclass(frozen=True, slots=True)
-class Action:
+class Action(msgspec.Struct, frozen=True):
     """Something the outside does, drawn at random by weight."""
 
     name: str

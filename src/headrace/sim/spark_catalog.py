@@ -97,7 +97,7 @@ class SparkCatalog:
 
     def missing(self) -> bool:
         """Whether anything is left to read."""
-        return any(self.acked[s].missing(head) for s, head in self.heads.items())
+        return any(self.acked[s].floor < head for s, head in self.heads.items())
 
     def ack(self, acks: Acks) -> None:
         """Add to the progress."""

@@ -12,6 +12,7 @@ cannot know which.  What was answered with :class:`Done` is never lost.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -78,7 +79,8 @@ class Snapshot:
 
     def __init__(self, store: ModelStore) -> None:
         self._store = store
-        self._undo: list[Callable[[], None]] = []
+        self._undo: list[tuple[dict[Any, Any], Any, Any]] = []
+        """What stood where something was changed; None: nothing."""
 
     @property
     def now_ms(self) -> int:
@@ -169,24 +171,20 @@ class Snapshot:
         self._set(self._store.claims, (group, unit), Claim("", token))
 
     def _set(self, table: dict[Any, Any], key: Any, value: Any) -> None:
-        had, before = key in table, table.get(key)
-
-        def undo() -> None:
-            if had:
-                table[key] = before
-            else:
-                table.pop(key, None)
-
-        self._undo.append(undo)
-        if value is None:
-            table.pop(key, None)
-        else:
-            table[key] = value
+        self._undo.append((table, key, table.get(key)))
+        _store(table, key, value)
 
     def rollback(self) -> None:
         """Undo everything, last change first."""
         while self._undo:
-            self._undo.pop()()
+            _store(*self._undo.pop())
+
+
+def _store(table: dict[Any, Any], key: Any, value: Any) -> None:
+    if value is None:
+        table.pop(key, None)
+    else:
+        table[key] = value
 
 
 Transaction = Callable[[Snapshot], Any]
@@ -239,6 +237,6 @@ class ModelStore:
             if lost:
                 world.note(who, "store loses an answer")
                 return
-            world.call_in(back_ms, lambda: answer(outcome))
+            world.call_in(back_ms, partial(answer, outcome))
 
         world.call_in(there_ms, commit)

@@ -21,6 +21,7 @@ import heapq
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 from headrace.errors import HeadraceError
@@ -37,6 +38,21 @@ class InvariantViolation(HeadraceError):
         super().__init__(f"{invariant}: {detail}")
         self.invariant = invariant
         self.detail = detail
+
+
+class Dice(random.Random):
+    """A generator whose whole numbers cost half; its draws are those of :class:`random.Random`."""
+
+    def randint(self, a: int, b: int) -> int:
+        """A number from `a` to `b`, both included; drawn as ``randrange`` draws it."""
+        width = b - a + 1
+        if width <= 0:
+            return super().randint(a, b)  # which says what is wrong
+        bits = width.bit_length()
+        drawn = self.getrandbits(bits)
+        while drawn >= width:
+            drawn = self.getrandbits(bits)
+        return a + drawn
 
 
 class Process:
@@ -82,11 +98,11 @@ class Process:
     def after(self, delay_ms: int, tag: Any) -> None:
         """Call :meth:`timer` when `delay_ms` of this process's clock have passed."""
         real_ms = max(1, int(delay_ms / self.clock_rate))
-        self.world.call_in(real_ms, self._guarded(lambda: self.timer(tag)))
+        self.world.call_in(real_ms, self._guarded(partial(self.timer, tag)))
 
     def submit(self, tag: Any, transaction: Transaction) -> None:
         """Ask the store to run a transaction; the answer comes to :meth:`stored`, or never."""
-        answer = self._guarded_with(lambda outcome: self.stored(tag, outcome))
+        answer = self._guarded_with(partial(self.stored, tag))
         self.world.store.submit(self.name, transaction, answer)
 
     def note(self, text: str, *args: Any) -> None:
@@ -133,9 +149,10 @@ class Process:
         """Hand over a message that has crossed the network."""
         if not self.alive:
             self.note("was down: %s from %s", message, source)
-            return
-        action = self._guarded(lambda: self._receive(source, message))
-        action()
+        elif self.paused:
+            self._backlog.append(self._guarded(partial(self._receive, source, message)))
+        else:
+            self._receive(source, message)
 
     def _receive(self, source: str, message: Any) -> None:
         self.note("<- %s %s", source, message)
@@ -162,7 +179,7 @@ class Process:
             if self.incarnation != incarnation or not self.alive:
                 return
             if self.paused:
-                self._backlog.append(lambda: run(outcome))
+                self._backlog.append(partial(run, outcome))
             else:
                 action(outcome)
 
@@ -180,7 +197,7 @@ class World:
         muted: frozenset[int] = frozenset(),
     ) -> None:
         self.seed = seed
-        self.rng = random.Random(seed)
+        self.rng: random.Random = Dice(seed)
         self.now_ms = 0
         self.steps = 0
         self.faults = FaultPlan(self.rng, faults, muted=muted)

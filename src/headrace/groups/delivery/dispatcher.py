@@ -198,7 +198,7 @@ class Dispatcher(UnitDispatcher):
         self._check_fence()
         now = self._advance(now_ms)
         deadline = now + self.config.ack_wait_ms
-        if self._paused or max_events <= 0:
+        if self._paused or max_events <= 0 or not (self.ready or self._refused):
             return Handout([], [], deadline)
         offsets, keys = self._refused.take_due(max_events, now)
         while True:

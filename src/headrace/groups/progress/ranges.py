@@ -21,7 +21,8 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
+from itertools import chain, islice
+from operator import lt
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -102,7 +103,8 @@ class AckedRanges:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, AckedRanges):
             return NotImplemented
-        return self._floor == other._floor and self._flat() == other._flat()
+        same = self._floor == other._floor and self._above == other._above
+        return same and (not self._above or self._flat() == other._flat())
 
     __hash__ = None  # type: ignore[assignment]  # mutable
 
@@ -279,12 +281,11 @@ class AckedRanges:
             return
         if len(flat) % 2:
             raise InvalidRangeError("a range has a beginning but no end")
-        if flat and (min(flat) <= self._floor or max(flat) > OFFSET_MAX):
-            raise InvalidRangeError(f"a range lies outside {self._floor + 1} to {OFFSET_MAX}")
-        boundaries = _array(flat)
-        if not bool((boundaries[1:] > boundaries[:-1]).all()):
+        if not all(map(lt, flat, islice(flat, 1, None))):
             raise InvalidRangeError("ranges must ascend and be apart from one another")
-        self._above = int((boundaries[1::2] - boundaries[::2]).sum())
+        if flat[0] <= self._floor or flat[-1] > OFFSET_MAX:
+            raise InvalidRangeError(f"a range lies outside {self._floor + 1} to {OFFSET_MAX}")
+        self._above = sum(flat[1::2]) - sum(flat[::2])
         self._blocks = _cut(flat)
         self._lows = [block[0] for block in self._blocks]
 

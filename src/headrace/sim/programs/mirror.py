@@ -72,6 +72,7 @@ class MirroredLog(ModelLog):
             )
             self.numbers[found.id] = found.number
             known.sealed, known.successors = found.sealed, found.successors
+        self.scaled()
 
     def close(self) -> None:
         """The end."""

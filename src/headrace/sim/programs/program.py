@@ -58,6 +58,8 @@ class Program(Process):
         """What a check within this program found; raised by the scenario, not by the loop."""
         self._catalog: Catalog | None = None
         self._wake_ms: int | None = None
+        self.has_run = False
+        """Whether it did anything since somebody last looked, who then sets it back."""
         self._running = False
         self._dying = False
 
@@ -148,7 +150,7 @@ class Program(Process):
             return
         local_ns = START_NS + int(self.world.now_ms * MS_NS * self.clock_rate)
         self.loop.now_ns = max(self.loop.now_ns, local_ns)
-        self._running = True
+        self._running = self.has_run = True
         self.loop.turns = 0
         try:
             due_ns = self.loop.run_to_rest()

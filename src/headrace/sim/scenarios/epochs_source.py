@@ -70,19 +70,17 @@ class EpochSource(Process):
         self.scenario.oracle.advances(self.name, publisher.lower)
         self.scenario.oracle.remembers(self.name, publisher.upper)
         self.last_lower, self.last_upper = publisher.lower, publisher.upper
-        self.world.require(
-            list(publisher.subscribers) == list(self.links),
-            "a publisher serves exactly those who are connected",
-            f"{self.name}: {publisher.subscribers} but {list(self.links)}",
-        )
+        if list(publisher.subscribers) != list(self.links):
+            self.world.fail(
+                "a publisher serves exactly those who are connected",
+                f"{self.name}: {publisher.subscribers} but {list(self.links)}",
+            )
         for name in publisher.subscribers:
             queue = publisher.queue(name)
             limit = queue.settings.batches_max
-            self.world.require(
-                queue.batches <= limit and len(queue) <= 3 * limit + 5,
-                "queues are bounded",
-                f"{name}: {queue.batches} batches, {len(queue)} messages, limit {limit}",
-            )
+            if queue.batches > limit or len(queue) > 3 * limit + 5:
+                what = f"{name}: {queue.batches} batches, {len(queue)} messages, limit {limit}"
+                self.world.fail("queues are bounded", what)
 
     # --- the source ---
 

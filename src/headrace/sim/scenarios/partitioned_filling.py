@@ -7,6 +7,7 @@ same places one must come to nothing.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from headrace.groups.partitioned.names import GroupName
@@ -41,20 +42,22 @@ class FillingJob(Process):
 
     def _plan(self) -> None:
         segments = self.source.segments
-        floors = {number: self._floor(Snapshot(self.world.store), number) for number in segments}
+        floors = self._floors(Snapshot(self.world.store), segments)
         reads = next_reads(list(segments.values()), floors, self.round_events_max)
         if reads:
             self.after(self.world.rng.randint(1, ROUND_MS), tuple(reads))
         else:
             self._wait()
 
-    def _floor(self, tx: Snapshot, number: int) -> int:
-        entry = tx.get(PLACES, (self.group.partition_job, number))
-        return 0 if entry is None else entry.value
+    def _floors(self, tx: Snapshot, numbers: Iterable[int]) -> dict[int, int]:
+        job = self.group.partition_job
+        found = {number: tx.get(PLACES, (job, number)) for number in numbers}
+        return {number: 0 if entry is None else entry.value for number, entry in found.items()}
 
     def _commit(self, tx: Snapshot, reads: tuple[tuple[int, int, int], ...]) -> None:
+        floors = self._floors(tx, (number for number, _, _ in reads))
         for number, start, _ in reads:
-            if self._floor(tx, number) > start:
+            if floors[number] > start:
                 self.world.reach("round.overtaken")
                 raise StoreConflictError(f"segment {number} was read by another round")
         for number, start, end in reads:
@@ -65,9 +68,7 @@ class FillingJob(Process):
 
     def _append(self, event: Event) -> None:
         queued = self.world.log.key_counts.get(event.key, 0)
-        self.world.require(
-            event.key_sequence == queued,
-            "key order",
-            f"{self.name} queues {event} of the source after {queued} of its key",
-        )
+        if event.key_sequence != queued:
+            what = f"{self.name} queues {event} of the source after {queued} of its key"
+            self.world.fail("key order", what)
         self.world.log.append(event.key)

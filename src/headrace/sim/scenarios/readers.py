@@ -14,7 +14,6 @@ from headrace.groups.progress.ranges import AckedRanges
 from headrace.groups.readers.core import cuts
 from headrace.groups.readers.core.balance import wants_release
 from headrace.groups.readers.core.checkpoints import CheckpointKind
-from headrace.groups.readers.core.entries import decode_outcome
 from headrace.groups.readers.core.records import encode_state
 from headrace.groups.readers.core.segments import SegmentId
 from headrace.groups.readers.core.settings import GroupConfig
@@ -33,7 +32,15 @@ from headrace.sim.faults import Fault
 from headrace.sim.log import ModelLog
 from headrace.sim.reader_oracle import ReaderOracle
 from headrace.sim.reader_process import News, ReaderProcess
-from headrace.sim.reader_store import GROUP, PROGRESS, catch_up, commit, create, read_log
+from headrace.sim.reader_store import (
+    GROUP,
+    PROGRESS,
+    catch_up,
+    commit,
+    create,
+    decoded,
+    read_log,
+)
 from headrace.sim.scenario import Action, Scenario
 from headrace.sim.store import Outcome, Snapshot
 
@@ -73,9 +80,12 @@ class ReadersScenario(Scenario):
         chunks = encode_state(state)
         world.store.run(lambda tx: create(tx, chunks))
         self.oracle = StoreOracle(world, self.logs, Replica.restore(chunks), self._in_flight)
+        self._operators = Replica.restore(chunks)
         self.keys = rng.choice((3, 12, 40))
         self._seen_revision = 0
         self._checkpoints = 0
+        self._unread: SegmentId | None = None
+        """What was left to read when somebody last looked."""
         self.readers: list[ReaderProcess] = []
         names = [f"r{number + 1}" for number in range(rng.randint(1, 5))]
         twins = [f"{name}-twin" for name in names if rng.random() < 0.15]
@@ -153,9 +163,11 @@ class ReadersScenario(Scenario):
         return self.world.store.run(lambda tx: commit(tx, replica, update, self.oracle))
 
     def _current(self) -> ReaderGroupState:
-        """A copy of the state that is up to date."""
-        replica = Replica.restore(self.world.store.entries[GROUP, "snapshot"].value)
-        self.world.store.run(lambda tx: catch_up(replica, read_log(tx, replica.revision)))
+        """The state as operators see it, who follow the log as readers do."""
+        return self._caught_up(self._operators)
+
+    def _caught_up(self, replica: Replica) -> ReaderGroupState:
+        catch_up(replica, read_log(Snapshot(self.world.store), replica.revision))
         return replica.state
 
     def _start_checkpoint(self, kind: CheckpointKind) -> None:
@@ -245,7 +257,7 @@ class ReadersScenario(Scenario):
         revision = self.oracle.replica.revision
         _, log = read_log(Snapshot(store), revision)
         if log:
-            self.oracle.followed(map(decode_outcome, log))
+            self.oracle.followed(map(decoded, log))
             head = self.oracle.replica.revision
             for reader in self.readers:
                 self.world.network.send("store", reader.name, News(head))
@@ -263,6 +275,8 @@ class ReadersScenario(Scenario):
                 self.logs[segment.stream].split(segment.number)  # it will not get there any more
 
     def quiescent(self) -> bool:
+        if self._unread is not None and not self._read(self._unread):
+            return False
         state = self.oracle.replica.state
         if state.unassigned or state.future or state.blockers():
             return False
@@ -273,7 +287,8 @@ class ReadersScenario(Scenario):
         for name, member in state.members.items():
             if member.far_behind or wants_release(state, name):
                 return False
-        return all(self._read(segment) for segment in self.oracle.segments())
+        self._unread = next((s for s in self.oracle.segments() if not self._read(s)), None)
+        return self._unread is None
 
     def _read(self, segment: SegmentId) -> bool:
         if self.bounded and segment not in self.oracle.end_cut:
@@ -308,7 +323,8 @@ class ReadersScenario(Scenario):
         self.world.require(
             state.end_of_data == self.bounded, "data ends at the end cut", state.describe()
         )
-        copy = encode_state(self._current())
+        stored = Replica.restore(self.world.store.entries[GROUP, "snapshot"].value)
+        copy = encode_state(self._caught_up(stored))
         self.world.require(
             copy == encode_state(state), "replicas agree", f"revision {state.revision}"
         )

@@ -15,7 +15,7 @@ import logging
 import shutil
 import tempfile
 from collections.abc import Callable
-from functools import partial
+from functools import cache
 from pathlib import Path
 from typing import ClassVar
 from unittest import mock
@@ -205,10 +205,13 @@ class SharedScenario(Scenario):
         """Show the oracles what has become durable."""
         if self.outdated:
             self.outdated = False
-            for oracle in self.oracles.values():
-                self.log.real.catalog.read(partial(self._look, oracle))
+            self.log.real.catalog.read(self._look)
 
-    def _look(self, oracle: GroupOracle, tx: Tx) -> None:
+    def _look(self, tx: Tx) -> None:
+        for oracle in self.oracles.values():
+            self._look_at(oracle, tx)
+
+    def _look_at(self, oracle: GroupOracle, tx: Tx) -> None:
         group, numbers = oracle.group, self.log.numbers
         units = [(state.unit_of_claim(c.unit), c.token) for c in claims.of_group(tx, group)]
         tokens = {_number(unit): token for unit, token in units}
@@ -222,11 +225,9 @@ class SharedScenario(Scenario):
             self._stored[group, number] = found
             self._tokens[group, number] = found[0]
             oracle.stored(number, decode(row))
-            self.world.require(
-                number not in over or oracle.finished(number),
-                "only what is consumed is finished",
-                f"{group}: unit {number} is stored as finished",
-            )
+            if number in over and not oracle.finished(number):
+                what = f"{group}: unit {number} is stored as finished"
+                self.world.fail("only what is consumed is finished", what)
 
     def check(self) -> None:
         for worker in self.workers:
@@ -234,14 +235,14 @@ class SharedScenario(Scenario):
                 raise worker.violation
             if worker.alive and worker.peer is not None:
                 for leading in worker.peer.leaders.values():
-                    self._watch(leading.core)
+                    if worker.has_run:  # else its leaders are as they were
+                        self._watch(leading.core)
+                    self._count(leading.core)
+            worker.has_run = False
         self.look()
 
     def _watch(self, leader: Leader) -> None:
-        """Assignments only move forward; decisions are counted as states reached."""
-        reach = self.world.reach
-        if leader.gathering:
-            reach("leader.gathers")
+        """Assignments only move forward."""
         for unit, assigned in leader.units.items():
             if assigned.status is AssignmentStatus.FREE:
                 continue
@@ -251,18 +252,24 @@ class SharedScenario(Scenario):
             if rank == before:
                 continue
             self._ranks[key] = rank
-            reach(f"assignment.{assigned.status}")
+            self.world.reach(f"assignment.{assigned.status}")
             self.world.require(
                 rank > before,
                 "assignments only move forward",
                 f"{unit} of {leader.group} is {assigned.status} again",
             )
+
+    def _count(self, leader: Leader) -> None:
+        """Gathering and decisions are states reached."""
+        if leader.gathering:
+            self.world.reach("leader.gathers")
         known = self._decided.get(leader.group)
         for decision in reversed(leader.decisions):
             if decision is known:
                 break
             self._decided[leader.group] = leader.decisions[-1]
-            reach(f"decision.{decision.what.value} ({decision.reason.partition(':')[0]})")
+            reason = decision.reason.partition(":")[0]
+            self.world.reach(f"decision.{decision.what.value} ({reason})")
 
     def healed(self) -> None:
         """The slow have slept enough, and every group gets somebody who works."""
@@ -338,6 +345,7 @@ class SharedScenario(Scenario):
         return "; ".join(parts)
 
 
+@cache
 def _number(unit: str) -> int:
     """The segment's number in a unit's name."""
     return int(unit.rpartition("/")[2])

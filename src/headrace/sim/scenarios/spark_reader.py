@@ -27,6 +27,7 @@ from headrace.groups.readers.core.updates import (
 from headrace.sim.faults import Fault
 from headrace.sim.scenario import Action, Scenario
 from headrace.sim.spark_catalog import SPARK, DriverEnd, SparkCatalog
+from headrace.sim.spark_output import WrittenOutput
 from headrace.sim.world import Process
 
 DRIVERS = 3
@@ -228,6 +229,7 @@ class SparkReaderScenario(Scenario):
         heads = {SegmentId("a", n): rng.randint(2, 8) for n in range(rng.randint(1, 3))}
         self.foreign = self.world.seed % 3 == 2
         self.catalog = SparkCatalog(heads, foreign=self.foreign)
+        self._written = WrittenOutput(self.catalog)
         self.directory = CheckpointDirectory()
         self.drivers: list[Driver] = []
         for number in range(rng.randint(2, DRIVERS)):
@@ -330,6 +332,12 @@ class SparkReaderScenario(Scenario):
         if catalog.version == self._checked:
             return
         self._checked = catalog.version
+        if not (self._written.holds() if self.foreign else self._written.is_exact()):
+            self._check_all()
+
+    def _check_all(self) -> None:
+        """Look at all acks and all of the output, and say what is wrong."""
+        catalog = self.catalog
         written = Counter(catalog.output)
         acked = {
             (segment, offset)

@@ -137,7 +137,7 @@ class Checkpoints:
 
     def next_for(self, reader: str) -> str | None:
         """The oldest checkpoint that a reader has to acknowledge."""
-        return next(iter(self.owed_by(reader)), None)
+        return next(iter(self.owed_by(reader)), None) if reader in self._owed else None
 
     def too_many(self, kept_max: int, completing: Collection[str] = ()) -> list[Checkpoint]:
         """What is to be forgotten once those in `completing` are complete, too."""
