@@ -111,11 +111,16 @@ def _queue_locks(record: GroupRecord) -> set[str]:
     return queues.locks(GroupName.of_key(record.key), decode_elastic(record.config))
 
 
+def is_untaken(tx: Tx, record: GroupRecord) -> bool:
+    """Whether something was acked that the group's rows of progress do not tell yet."""
+    return record.family == ELASTIC and queues.is_untaken(tx, GroupName.of_key(record.key))
+
+
 def is_untranslated(tx: Tx, record: GroupRecord) -> bool:
     """Whether something was acked that the group's cursors do not tell yet."""
-    if record.family == ELASTIC and queues.is_untaken(tx, GroupName.of_key(record.key)):
-        return True
-    return any(replicas.is_untranslated(tx, reader) for reader in readers(tx, record))
+    return is_untaken(tx, record) or any(
+        replicas.is_untranslated(tx, reader) for reader in readers(tx, record)
+    )
 
 
 def take_in(tx: Tx, record: GroupRecord) -> None:
@@ -161,7 +166,7 @@ def is_reader(key: str, reader: str) -> bool:
     if ":" in key:
         return reader == key
     name, _, member = reader.rpartition(".")
-    if reader == GroupName.of_key(key).consumed:
+    if GroupName.is_consumed(reader) and name == key:
         return True
     return reader == key or (name == f"{key}.member" and bool(member))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import random
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -24,6 +25,7 @@ from headrace.regions.records import get_group, require_group
 from headrace.regions.runtime.agent import RegionAgent
 from headrace.regions.status import status
 from headrace.spark.partition import PartitionJob
+from headrace.spark.partition_task import in_task
 from tests.regions.runtime.world import Place, linked
 
 NAME = GroupName("orders", "billing")
@@ -425,6 +427,25 @@ def test_of_three_regions_each_may_be_the_home(tmp_path: Path) -> None:
     finally:
         for each in desks:
             each.close()
+
+
+def test_rows_that_go_to_files_by_tasks_have_places_as_well(pair: tuple[Desk, Desk]) -> None:
+    eu, us = pair
+    eu.log.append("orders", [Event(subject="orders.1", value=bytes(4096)) for _ in range(700)])
+    planned = eu.job._plan(eu.log)
+    work = eu.job._work(eu.log, planned)
+    tasks = [pickle.loads(pickle.dumps((work, read))) for read in planned.reads]
+    made = [pickle.loads(pickle.dumps(in_task([work], read))) for work, read in tasks]
+    found = [batch for each in made for _, batch in each]
+    assert any(batch.path is not None for batch in found)
+    assert sum(span.rows for batch in found for span in batch.places) == 700
+    eu.job._commit(eu.log, planned, found)
+    chosen = iter(range(700))
+    eu.ack(lambda _: next(chosen) < 300)
+    sync(eu, us)
+    move(eu, us)
+    us.fill()
+    assert len(us.queued()) == 400
 
 
 def test_places_are_packed_and_come_back() -> None:

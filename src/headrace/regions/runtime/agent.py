@@ -169,28 +169,35 @@ class RegionAgent:
         if not known:
             return False
 
-        def look(tx: Tx) -> bool:
-            return any(_is_due(tx, record) or _is_leaving(record, me) for record in known.values())
+        def look(tx: Tx) -> tuple[bool, set[str]]:
+            found = known.values()
+            untaken = {r.key for r in found if not r.deleted and kinds.is_untaken(tx, r)}
+            due = bool(untaken) or any(_is_due(tx, r) or _is_leaving(r, me) for r in found)
+            return due, untaken
 
-        if not self._log.catalog.read(look):
+        due, untaken = self._log.catalog.read(look)
+        if not due:
             return False
 
+        leaving = {key for key, record in known.items() if _is_leaving(record, me)}
         locks = {replicas.LOCK, entries.lock(GROUPS_BUCKET)}
         for record in known.values():
-            locks |= kinds.take_in_locks(record)
-            if _is_leaving(record, me):
+            if record.key in untaken:
+                locks |= kinds.take_in_locks(record)
+            if record.key in leaving:
                 locks |= self._log.catalog.read(lambda tx, r=record: kinds.fence_locks(tx, r))  # type: ignore[misc]
 
         def run(tx: Tx) -> bool:
             records = groups(tx)
+            left = [r for key, r in records.items() if key in leaving and _is_leaving(r, me)]
+            for record in left:
+                kinds.fence_absent(tx, record)
             for record in records.values():
-                if _is_leaving(record, me):
-                    kinds.fence_absent(tx, record)
-                if record.key in known and not record.deleted:
+                if record.key in untaken or record in left:
                     kinds.take_in(tx, record)
             moved = cursors.translate(tx, me, records) > 0
-            for record in records.values():
-                if _is_leaving(record, me) and kinds.is_drained(tx, record):
+            for record in left:
+                if kinds.is_drained(tx, record):
                     assert record.handing is not None
                     kinds.leave(tx, record)
                     handing = msgspec.structs.replace(record.handing, drained=True)

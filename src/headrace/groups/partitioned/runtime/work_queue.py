@@ -129,7 +129,9 @@ def plan_round(tx: Tx, name: GroupName, *, events_max: int = ROUND_EVENTS_MAX) -
             if s.sealed and places[s.number] < s.tail == s.head and not waits
         ),
         room=room,
-        behind=sum(markers.events_in(tx, s, [(floors[s.number], s.head)]) for s in source.segments),
+        behind=0
+        if waits
+        else sum(markers.events_in(tx, s, [(floors[s.number], s.head)]) for s in source.segments),
         replicated=homes.replicated(tx, name.key) is not None,
         waits=waits,
     )
