@@ -18,7 +18,7 @@ from headrace.catalog.streams import Segment, Stream
 from headrace.errors import HeadraceError, RegionWentBackError
 from headrace.groups.homes import GROUPS_BUCKET
 from headrace.log.log import Log
-from headrace.regions.linking import differences
+from headrace.regions.linkable import differences
 from headrace.regions.records import AGENT_LEASE, LinkMember, LinkRecord, Region, get_region, links
 from headrace.regions.runtime import copying, evening
 from headrace.regions.runtime.neighbours import Neighbours

@@ -10,13 +10,11 @@ from headrace.catalog.overview import Reached
 from headrace.catalog.records import Records
 from headrace.catalog.streams import Segment, Stream
 from headrace.groups import findings, hearing, homes, lag
-from headrace.groups.decisions.core.record import ranges, units_text
 from headrace.groups.kinds import Basis, KindOfGroups
 from headrace.groups.names import PARTITIONED, FullName
-from headrace.groups.partitioned.core.config import (
-    GroupConfig,
-)
+from headrace.groups.partitioned.core.config import GroupConfig
 from headrace.groups.partitioned.filling import PIPELINE, UP, Filling, JobNote, job_key
+from headrace.groups.partitioned.findings import findings_of
 from headrace.groups.partitioned.layout import Layout, layout_of
 from headrace.groups.partitioned.names import ELASTIC_BUCKET, STATIC_BUCKET
 from headrace.groups.partitioned.plan import GroupPlan, config_of, pins_of, plan_of
@@ -70,7 +68,7 @@ class Partitioned(KindOfGroups):
             members_wanted=sum(member.share > 0 for member in members),
             lag=behind,
             units=tuple(units),
-            findings=tuple(_findings(name, plan.text, members, units, behind, filling)),
+            findings=tuple(findings_of(name, plan.text, members, units, behind, filling)),
         )
 
     def basis(self, name: FullName, picture: Picture) -> Basis | None:
@@ -327,72 +325,6 @@ def _state(member: str | None, wanted: str | None) -> str:
     if member is None:
         return "unowned"
     return "owned" if member == wanted else "moving"
-
-
-def _findings(
-    group: FullName,
-    name: str,
-    members: Sequence[GroupMember],
-    units: Sequence[UnitView],
-    behind: GroupLag,
-    filling: Filling,
-) -> list[Finding]:
-    found = []
-    waiting = behind.events > 0
-    if not members:
-        found.append(
-            Finding(
-                finding="no_members",
-                about=name,
-                sentence="the group has no members: nobody consumes anything",
-                next="add some: headrace group members add",
-                needs_person=waiting,
-            )
-        )
-    for member in members:
-        if member.state not in ("lost", "missing") or not member.share:
-            continue
-        idle = [p for unit in units if unit.member == member.member for p in unit.partitions]
-        lost = member.state == "lost"
-        why = f"{member.member}: {member.why}, and nobody took over" if lost else member.why
-        found.append(
-            Finding(
-                finding=f"member_{member.state}",
-                about=name,
-                sentence=f"{why}: {partition_words(idle)} "
-                f"{'is' if len(idle) == 1 else 'are'} not consumed",
-                next=f"start one: headrace group join {group.scope} {group.group} {member.member}",
-                needs_person=lost or waiting,
-            )
-        )
-    found += [*hearing.silent(name, members), *_of_filling(name, filling)]
-    return [*found, *findings.of_lag(behind)]
-
-
-def _of_filling(name: str, filling: Filling) -> list[Finding]:
-    what, next_step = filling.in_words
-    if not what:
-        return []
-    word = "no_pipeline" if not filling.led else "pipeline_fails"
-    word = "pipeline_waits" if filling.led and filling.job is None else word
-    return [
-        Finding(
-            finding=word,
-            about=name,
-            sentence=what,
-            next=next_step.removeprefix("; "),
-            needs_person=word != "pipeline_waits",
-        )
-    ]
-
-
-def partition_words(partitions: Sequence[int]) -> str:
-    """Partitions in words.
-
-    >>> partition_words([0, 1, 2, 5])
-    'partitions 0-2, 5'
-    """
-    return units_text(ranges(partitions)) if partitions else "nothing"
 
 
 def _without_stream(name: FullName, kind: str, config: GroupConfig) -> GroupView:
