@@ -16,7 +16,7 @@ from headrace.log.log import Log
 from headrace.regions.records import LINKS_BUCKET, LinkMember, LinkRecord, Region, links
 from headrace.regions.runtime.neighbours import Neighbours
 
-Copied = dict[int, int]
+CopiedThere = dict[int, int]
 """How far a region has copied this one, by the segment here."""
 
 
@@ -58,7 +58,7 @@ def _waiting(tx: Tx) -> list[LinkRecord]:
     return found
 
 
-def _reached(neighbours: Neighbours, member: LinkMember, me: Region) -> Copied | None:
+def _reached(neighbours: Neighbours, member: LinkMember, me: Region) -> CopiedThere | None:
     try:
         places = neighbours.log(member).catalog.read(lambda tx: replicas.places(tx, me.name))
     except HeadraceError:
@@ -66,7 +66,7 @@ def _reached(neighbours: Neighbours, member: LinkMember, me: Region) -> Copied |
     return {place.source_id: place.next_offset for place in places.values()}
 
 
-def _changes(tx: Tx, reached: Mapping[str, Copied]) -> list[tuple[int, str, int]]:
+def _changes(tx: Tx, reached: Mapping[str, CopiedThere]) -> list[tuple[int, str, int]]:
     """(segment, region, offset) of what is not noted yet."""
     found = []
     for link in _waiting(tx):
@@ -82,6 +82,6 @@ def _changes(tx: Tx, reached: Mapping[str, Copied]) -> list[tuple[int, str, int]
     return found
 
 
-def _note(tx: Tx, reached: Mapping[str, Copied]) -> None:
+def _note(tx: Tx, reached: Mapping[str, CopiedThere]) -> None:
     for segment_id, region, offset in _changes(tx, reached):
         replicas.put_taken(tx, segment_id, region, offset)
