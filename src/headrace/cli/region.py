@@ -217,7 +217,8 @@ def enable(
     )
     where = f"at home in {made.home}" if made.home else "consumed in every region"
     options.show(
-        shapes.replicated_shape(made), f"group [bold]{escape(key)}[/bold] is replicated, {where}"
+        shapes.replicated_shape(made),
+        f"group [bold]{escape(shapes.named(key))}[/bold] is replicated, {where}",
     )
 
 
@@ -235,7 +236,8 @@ def disable(
     with options.open() as log:
         found = moving.disable(log, key)
     options.show(
-        shapes.replicated_shape(found), f"group {escape(key)} is no longer replicated from here"
+        shapes.replicated_shape(found),
+        f"group {escape(shapes.named(key))} is no longer replicated from here",
     )
 
 
@@ -265,9 +267,10 @@ def switch(
         lambda log, others: moving.switch(log, key, to, others, timeout_s=limit_s, dry_run=dry_run),
     )
     said = "can move" if dry_run else f"moved within {done.took_s:.2f} s"
+    shown = escape(shapes.named(key))
     options.show(
         shapes.switch_shape(done),
-        f"group [bold]{escape(key)}[/bold] {said} from {done.source} to {done.target}",
+        f"group [bold]{shown}[/bold] {said} from {done.source} to {done.target}",
     )
 
 
@@ -296,7 +299,9 @@ def synced(
     said = ", ".join(f"{region} misses {count}" for region, count in missing.items())
     options.show(
         shapes.SyncedShape(group=shapes.named(key), synced=not missing, missing=missing),
-        f"{escape(said)} cursors of {escape(key)}" if missing else f"{escape(key)} is in step",
+        f"{escape(said)} cursors of {escape(shapes.named(key))}"
+        if missing
+        else f"{escape(shapes.named(key))} is in step",
     )
     return EXIT_FAILED if missing else 0
 
@@ -321,7 +326,7 @@ def fail_over(
     )
     verb = "would be" if dry_run else "are"
     ages = [f"{name}: last heard {age_s:.1f} s ago" for name, age_s in done.streams]
-    moved = ", ".join(done.groups) or "no group"
+    moved = ", ".join(map(shapes.named, done.groups)) or "no group"
     options.show(
         shapes.fail_over_shape(done),
         f"{escape(moved)} {verb} at home in {done.region}",

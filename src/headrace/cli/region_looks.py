@@ -119,6 +119,8 @@ def _snapshot(one: SnapshotStatus) -> tuple[str | int, ...]:
 
 
 def _behind(group: ReplicatedGroup) -> str:
+    if group.absent:
+        return f"not in {', '.join(group.absent)} yet"
     if group.mode == "snapshot":
         return "as of a snapshot"
     known = [
@@ -181,6 +183,10 @@ def _reasons(whole: RegionsStatus, found: ReplicatedGroup) -> list[str]:
     lines.append(f"members here wait: {found.waits}" if found.waits else "members here consume")
     if found.moving_to:
         lines.append(f"it is being handed over to {found.moving_to}")
+    for region in found.absent:
+        lines.append(
+            f"{region} does not have it yet: an agent there makes it (headrace region run)"
+        )
     for region, count in found.behind.items():
         if count is None:
             lines.append(f"{region} cannot be read now, and may know less")

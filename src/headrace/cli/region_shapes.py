@@ -130,6 +130,8 @@ class RegionGroup(msgspec.Struct, frozen=True, kw_only=True):
     behind: dict[str, int | None]
     """Cursors that other regions do not know yet, by region; null if one cannot be read."""
     moving_to: str | None
+    absent: tuple[str, ...]
+    """Regions that do not have it yet."""
     mode: str
     """How its progress is exchanged: by ``origin`` or by ``snapshot``."""
 
@@ -282,6 +284,7 @@ def region_group(found: ReplicatedGroup) -> RegionGroup:
         waits=found.waits,
         behind=found.behind,
         moving_to=found.moving_to,
+        absent=found.absent,
         mode=found.mode,
     )
 

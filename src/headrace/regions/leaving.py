@@ -22,6 +22,7 @@ from headrace.regions.records import (
     get_link,
     groups,
     links,
+    name_of,
     put_group,
 )
 from headrace.regions.runtime.neighbours import Neighbours
@@ -132,7 +133,7 @@ def _needed(
 ) -> list[str]:
     """Why a region cannot leave yet."""
     found = [
-        f"group {key!r} is at home there, move it with: headrace region switch"
+        f"group {name_of(key)!r} is at home there, move it with: headrace region switch"
         for key, record in log.catalog.read(groups).items()
         if record.home == region and not record.deleted
     ]

@@ -23,12 +23,14 @@ from headrace.errors import (
     LinkError,
     NotLinkedError,
     RegionNameError,
+    SubjectOverlapError,
     UnknownStreamError,
 )
 from headrace.log.log import Log
-from headrace.log.open import look_log, open_log
+from headrace.log.open import open_log
 from headrace.regions.core.origins import lane_of
 from headrace.regions.linkable import check_linkable, check_scaling, differences, tiles_of
+from headrace.regions.opening import open_region
 from headrace.regions.records import (
     ALL,
     LINKS_BUCKET,
@@ -151,8 +153,7 @@ def _check_options(me: Region, member: LinkMember, writers: str, known: LinkReco
 
 
 def _open_other(log: Log, member: LinkMember, variables: Mapping[str, str], *, look: bool) -> Log:
-    where = address(member, variables)
-    there = look_log(where, member.store) if look else open_log(where, member.store, create=False)
+    there = open_region(member, variables, look=look)
     try:
         found = there.catalog.read(get_region)
         if found is None:
@@ -207,7 +208,13 @@ def _make_missing(
     target, name = (log, here) if mine is None else (there, region)
     # Its history of splits and merges follows with its events.
     first = {n: (s.range_lo, s.range_hi) for n, s in tiles_of(model).items() if not s.predecessors}
-    target.create_stream(model.name, model.config, len(first), as_there=first)
+    try:
+        target.create_stream(model.name, model.config, len(first), as_there=first)
+    except SubjectOverlapError as error:
+        raise LinkError(
+            f"stream {model.name!r} cannot be made in {name!r}: {error}; change or delete that "
+            "stream there, and link again"
+        ) from error
     return (name,)
 
 

@@ -43,6 +43,8 @@ def fail_over(
 ) -> FailOverReport:
     """A region is gone: its groups are at home here, at the last place that was known of them."""
     me = log.catalog.read(require_region).name
+    if lost == me:
+        raise SwitchRefusedError(f"region {lost!r} is this one; run the command in a survivor")
     linked = log.catalog.read(links)
     members = {name: m for name, link in linked.items() if (m := link.member(lost)) is not None}
     if not members:

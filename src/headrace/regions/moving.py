@@ -42,9 +42,11 @@ from headrace.regions.records import (
     LinkMember,
     LinkRecord,
     Region,
+    check_timeout,
     get_group,
     get_link,
     links,
+    name_of,
     put_group,
     require_group,
     require_region,
@@ -124,8 +126,8 @@ def _as_it_is(known: GroupRecord, home: str | None) -> GroupRecord:
     """A group that is replicated already stays where it is."""
     if known.home != home and home is not None:
         raise LinkError(
-            f"group {known.key!r} is replicated already and at home in {known.home}; move it "
-            "with: headrace region switch"
+            f"group {name_of(known.key)!r} is replicated already and at home in {known.home}; move "
+            "it with: headrace region switch"
         )
     return known
 
@@ -157,9 +159,9 @@ def _refuse_other_mode(mode: str, *found: GroupRecord | None) -> None:
         if known is None or known.deleted or known.mode == mode:
             continue
         raise LinkError(
-            f"group {known.key!r} is replicated by {known.mode} already, and a name has one mode "
-            f"in all regions; enable it with mode={known.mode!r}, or disable it in every region "
-            "first with: headrace region group disable"
+            f"group {name_of(known.key)!r} is replicated by {known.mode} already, and a name has "
+            f"one mode in all regions; enable it with mode={known.mode!r}, or disable it in every "
+            "region first with: headrace region group disable"
         )
 
 
@@ -211,8 +213,8 @@ def _refuse_if_elsewhere(
     for region, (exists, known) in elsewhere.items():
         if exists and (known is None or not known.deleted):
             raise LinkError(
-                f"group {record.key!r} exists in {region!r} as well, made on its own; say whose "
-                f"progress counts with --adopt {here}, or delete one of them"
+                f"group {name_of(record.key)!r} exists in {region!r} as well, made on its own; say "
+                f"whose progress counts with --adopt {here}, or delete one of them"
             )
 
 
@@ -262,13 +264,14 @@ def switch(
     clock: Callable[[], float] = steady_s,
 ) -> SwitchReport:
     """Move a group to another region: its members there begin exactly where it was."""
+    check_timeout(timeout_s)
     began = clock()
     me = log.catalog.read(require_region).name
     record = log.catalog.read(lambda tx: require_group(tx, key))
     member = _target(log, record, me, to)
     findings = obstacles(log, member, neighbours)
     if findings:
-        raise SwitchRefusedError(f"group {key!r} stays in {me}: {'; '.join(findings)}")
+        raise SwitchRefusedError(f"group {name_of(key)!r} stays in {me}: {'; '.join(findings)}")
     if dry_run:
         return SwitchReport(key, me, to, dry_run=True)
     stamp = _begin_switch(log, key, me, to)
@@ -282,22 +285,24 @@ def switch(
 def _target(log: Log, record: GroupRecord, me: str, to: str) -> LinkMember:
     if record.home is None:
         raise SwitchRefusedError(
-            f"group {record.key!r} is consumed in every region and has no home to move; see "
-            "whether it is in step with: headrace region synced"
+            f"group {name_of(record.key)!r} is consumed in every region and has no home to move; "
+            "see whether it is in step with: headrace region synced"
         )
     if record.home == to:
-        raise SwitchRefusedError(f"group {record.key!r} is at home in {to} already")
+        raise SwitchRefusedError(f"group {name_of(record.key)!r} is at home in {to} already")
     if record.home != me:
         raise SwitchRefusedError(
-            f"group {record.key!r} is at home in {record.home}; run the switch there, or "
+            f"group {name_of(record.key)!r} is at home in {record.home}; run the switch there, or "
             f"`headrace region fail-over --lost {record.home}` if that region is gone"
         )
     if record.handing is not None and record.handing.source != me:
-        raise SwitchRefusedError(f"group {record.key!r} is still on its way here; try again later")
+        raise SwitchRefusedError(
+            f"group {name_of(record.key)!r} is still on its way here; try again later"
+        )
     found: LinkRecord | None = log.catalog.read(lambda tx: get_link(tx, record.streams[0]))
     member = None if found is None else found.member(to)
     if found is None or member is None:
-        raise LinkError(f"{to!r} is none of the regions of group {record.key!r}")
+        raise LinkError(f"{to!r} is none of the regions of group {name_of(record.key)!r}")
     return member
 
 
@@ -323,7 +328,9 @@ def _begin_switch(log: Log, key: str, me: str, to: str) -> HomeStamp:
     def run(tx: Tx) -> HomeStamp:
         found = require_group(tx, key)
         if found.home != me:
-            raise SwitchRefusedError(f"group {key!r} is on its way to {found.home} already")
+            raise SwitchRefusedError(
+                f"group {name_of(key)!r} is on its way to {found.home} already"
+            )
         stamp = HomeStamp(found.stamp.counter + 1, me)
         put_group(tx, msgspec.structs.replace(found, home=to, stamp=stamp, handing=Handing(me)))
         tx.notify(replicas.CHANNEL)
@@ -353,11 +360,12 @@ def _take_back(log: Log, key: str, me: str, to: str, stamp: HomeStamp, timeout_s
 
     if log.catalog.write(run, locks=LOCKS):
         raise SwitchError(
-            f"group {key!r} stays in {me}: its members did not give it up within {timeout_s:g} s"
+            f"group {name_of(key)!r} stays in {me}: its members did not give it up within "
+            f"{timeout_s:g} s"
         )
     raise SwitchError(
-        f"group {key!r} is handed over, and {to} has not taken it up within {timeout_s:g} s; it "
-        "begins there as soon as that region has read it"
+        f"group {name_of(key)!r} is handed over, and {to} has not taken it up within {timeout_s:g} "
+        "s; it begins there as soon as that region has read it"
     )
 
 
@@ -369,8 +377,8 @@ def unsynced(log: Log, key: str, neighbours: Neighbours) -> dict[str, int]:
     record = log.catalog.read(lambda tx: require_group(tx, key))
     if record.mode == SNAPSHOT:
         raise LinkError(
-            f"group {key!r} is replicated by snapshot: the other regions know it as of the last "
-            "snapshot that it passed; see how old that is with: headrace region status"
+            f"group {name_of(key)!r} is replicated by snapshot: the other regions know it as of "
+            "the last snapshot that it passed; see how old that is with: headrace region status"
         )
     link = log.catalog.read(lambda tx: require_link(tx, record.streams[0]))
     found: dict[str, int] = {}

@@ -17,7 +17,14 @@ from headrace.log.log import Log
 from headrace.regions.core.writing import Writing
 from headrace.regions.linking import require_link
 from headrace.regions.moving import POLL_S, obstacles
-from headrace.regions.records import ALL, LinkMember, LinkRecord, get_link, require_region
+from headrace.regions.records import (
+    ALL,
+    LinkMember,
+    LinkRecord,
+    check_timeout,
+    get_link,
+    require_region,
+)
 from headrace.regions.runtime.neighbours import Neighbours
 from headrace.regions.runtime.writers import change
 from headrace.regions.status import behind_of
@@ -48,6 +55,7 @@ def promote(
     clock: Callable[[], float] = steady_s,
 ) -> PromoteReport:
     """Publish in this region from now on, and no longer where the stream was written."""
+    check_timeout(timeout_s)
     began = clock()
     me = log.catalog.read(require_region)
     link = log.catalog.read(lambda tx: require_link(tx, stream))

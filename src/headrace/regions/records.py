@@ -6,6 +6,7 @@ or needs them hears of changes.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from typing import Literal, TypeVar
 
@@ -34,6 +35,7 @@ AGENT_LEASE = "region-agent"
 """Held by the agent of a region while it runs."""
 ALL = SEVERAL
 NONE = "none"
+TIMEOUT_S_MAX = 3600.0
 
 T = TypeVar("T")
 
@@ -209,12 +211,31 @@ def require_group(tx: Tx, key: str) -> GroupRecord:
     """A replicated group, or an error that lists those there are."""
     found = get_group(tx, key)
     if found is None or found.deleted:
-        known = ", ".join(k for k, r in sorted(groups(tx).items()) if not r.deleted) or "none is"
+        known = [name_of(k) for k, r in sorted(groups(tx).items()) if not r.deleted]
+        rest = f"; replicated are: {', '.join(known)}" if known else "; no group is"
+        name = name_of(key)
         raise LinkError(
-            f"group {key!r} is not replicated; enable it with: headrace region group enable; "
-            f"replicated are: {known}"
+            f"group {name!r} is not replicated{rest}; enable it with: headrace region group enable "
+            f"{shlex.quote(name)}"
         )
     return found
+
+
+def name_of(key: str) -> str:
+    """The full name of a group, as every command takes it.
+
+    >>> name_of("orders.billing")
+    'orders/billing'
+    """
+    return str(names.of_key(key))
+
+
+def check_timeout(timeout_s: float) -> None:
+    """Refuse a time to wait that is none, or for ever."""
+    if not 0 < timeout_s <= TIMEOUT_S_MAX:
+        raise InvalidInputError(
+            f"timeout_s={timeout_s!r}: give more than 0, {TIMEOUT_S_MAX:g} seconds at most"
+        )
 
 
 def group_key(stream: str, group: str | None = None) -> str:

@@ -6,7 +6,6 @@ never compared: ages are told by the catalog that wrote both times.
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterator
 
 import msgspec
@@ -17,8 +16,8 @@ from headrace.groups import homes
 from headrace.groups.homes import ORIGIN, GroupRecord, HomeProof
 from headrace.groups.names import of_key
 from headrace.log.log import Log
-from headrace.log.query import Query
 from headrace.regions import kinds
+from headrace.regions.digests import digests_of, is_same
 from headrace.regions.linkable import disagreements
 from headrace.regions.linking import require_link
 from headrace.regions.records import (
@@ -26,6 +25,7 @@ from headrace.regions.records import (
     LinkMember,
     LinkRecord,
     Region,
+    get_group,
     get_region,
     groups,
     links,
@@ -66,6 +66,8 @@ class ReplicatedGroup(msgspec.Struct, frozen=True, kw_only=True):
     behind: dict[str, int | None] = {}
     """Cursors that other regions do not know yet, by region; None if one cannot be read."""
     moving_to: str | None = None
+    absent: tuple[str, ...] = ()
+    """Regions that do not have it yet: an agent there makes it, as soon as it has read this one."""
     mode: str = ORIGIN
     """How its progress is exchanged: by ``origin`` or by ``snapshot``."""
 
@@ -256,15 +258,19 @@ def _group(
     behind: dict[str, int | None] = {}
     link = linked.get(record.streams[0]) if record.streams else None
     by_origin = record.mode == ORIGIN  # else they know it as of a snapshot
-    for member in link.members if link is not None and by_origin else ():
+    absent: list[str] = []
+    for member in link.members if link is not None else ():
         try:
-            theirs = neighbours.log(member).catalog.read(
-                lambda tx: _cursors(tx, record), snapshot=True
-            )
-            behind[member.region] = sum(theirs.get(at) != state for at, state in mine.items())
+            other = neighbours.log(member).catalog
+            theirs = other.read(lambda tx: _cursors(tx, record), snapshot=True)
+            if other.read(lambda tx: get_group(tx, record.key)) is None:
+                absent.append(member.region)
+            if by_origin:
+                behind[member.region] = sum(theirs.get(at) != state for at, state in mine.items())
         except HeadraceError:
             neighbours.drop(member)
-            behind[member.region] = None
+            if by_origin:
+                behind[member.region] = None
     leaving = record.handing is not None and record.handing.source == me.name
     return ReplicatedGroup(
         group=str(of_key(record.key)),
@@ -274,6 +280,7 @@ def _group(
         home=record.home,
         waits=record.waits(me.name) or (proof.waits(proof.asked) if record.home else ""),
         behind=behind,
+        absent=tuple(absent),
         moving_to=record.home
         if leaving and record.handing is not None and not record.handing.drained
         else None,
@@ -337,8 +344,8 @@ def check(log: Log, stream: str, neighbours: Neighbours, *, deep: bool = False) 
                 continue
             ours = log.catalog.read(lambda tx, at=segment.id: lanes.ends(tx, at))  # type: ignore[misc]
             known = other.catalog.read(lambda tx, at=there.id: lanes.ends(tx, at))  # type: ignore[misc]
-            digests = _digests(log, stream, segment.number) if deep else {}
-            others = _digests(other, stream, segment.number) if deep else {}
+            digests = digests_of(log, stream, segment.number) if deep else {}
+            others = digests_of(other, stream, segment.number) if deep else {}
             for lane in sorted({*ours, *known}):
                 if "!" in lane:
                     continue  # it goes to some regions only
@@ -349,51 +356,8 @@ def check(log: Log, stream: str, neighbours: Neighbours, *, deep: bool = False) 
                         region=member.region,
                         here=ours.get(lane, 0),
                         there=known.get(lane, 0),
-                        same=_same(digests.get(lane), others.get(lane)) if deep else None,
+                        same=is_same(digests.get(lane), others.get(lane)) if deep else None,
                     )
                 )
     agrees = not differ and all(each.agrees for each in found)
     return CheckReport(stream=stream, lanes=tuple(found), differences=tuple(differ), agrees=agrees)
-
-
-def _same(one: dict[int, int] | None, other: dict[int, int] | None) -> bool:
-    """Whether the blocks that both have in full are the same."""
-    one, other = one or {}, other or {}
-    return all(one[block] == other[block] for block in one.keys() & other.keys())
-
-
-BLOCK = 1024
-
-
-def _digests(log: Log, stream: str, number: int) -> dict[str, dict[int, int]]:
-    """A checksum of every whole block of events, by lane."""
-    found: dict[str, dict[int, int]] = {}
-    counts: dict[tuple[str, int], int] = {}
-    for lane, sequence, row in _rows(log, stream, number):
-        block = sequence // BLOCK
-        blocks = found.setdefault(lane, {})
-        blocks[block] = zlib.crc32(row, blocks.get(block, 0))
-        counts[lane, block] = counts.get((lane, block), 0) + 1
-    return {
-        lane: {
-            block: digest
-            for block, digest in blocks.items()
-            if counts[lane, block] == BLOCK or block == max(blocks)
-        }
-        for lane, blocks in found.items()
-    }
-
-
-def _rows(log: Log, stream: str, number: int) -> Iterator[tuple[str, int, bytes]]:
-    for batch in log.read(stream, Query(segments=[number])):
-        plain = batch.select(["timestamp", "subject", "key", "value"])
-        origins = batch.column("origin")
-        names = origins.field("region").to_pylist()
-        sequences = origins.field("sequence").to_pylist()
-        stamps = batch.column("timestamp").view("int64").to_pylist()
-        columns: list[list[object]] = [
-            plain.column(name).to_pylist() for name in ("subject", "key", "value")
-        ]
-        for at in range(batch.num_rows):
-            row = (stamps[at], *(column[at] for column in columns))
-            yield names[at], sequences[at], repr(row).encode()

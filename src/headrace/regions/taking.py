@@ -20,7 +20,7 @@ from headrace.log.log import Log
 from headrace.log.times import to_us
 from headrace.regions.core.markers import SnapshotMarker
 from headrace.regions.linking import require_link
-from headrace.regions.records import AGENT_LEASE
+from headrace.regions.records import AGENT_LEASE, check_timeout
 from headrace.regions.runtime.following import decoded_marker
 from headrace.regions.snapshots import (
     ASKED_BUCKET,
@@ -34,7 +34,6 @@ POLL_S = 0.02
 LIST_MAX = 1000
 WINDOW = 10_000
 """Offsets of a segment that are looked through at once, from its end on."""
-TIMEOUT_S_MAX = 3600.0
 
 
 class TakeReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,10 +69,7 @@ def take_snapshots(
     log: Log, stream: str, *, timeout_s: float = 30.0, clock: Callable[[], float] = steady_s
 ) -> TakeReport:
     """Take a snapshot of each segment of a stream, also without traffic, and wait for them."""
-    if not 0 < timeout_s <= TIMEOUT_S_MAX:
-        raise InvalidInputError(
-            f"timeout_s={timeout_s!r}: give more than 0, {TIMEOUT_S_MAX:g} at most"
-        )
+    check_timeout(timeout_s)
     began = clock()
     wanted = {number: uuid.uuid4().hex for number in log.catalog.read(_followed(stream))}
     if log.catalog.leases.get(AGENT_LEASE) is None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from headrace.catalog import Tx
 from headrace.groups.homes import GroupRecord
 from headrace.regions import kinds
-from headrace.regions.records import get_group, links
+from headrace.regions.records import get_group, links, name_of
 
 
 def are_others(tx: Tx, theirs: Mapping[str, GroupRecord]) -> list[str]:
@@ -29,7 +29,7 @@ def are_others(tx: Tx, theirs: Mapping[str, GroupRecord]) -> list[str]:
 def made_twice(key: str, region: str) -> str:
     """What to do about a group that was made here and in another region, each on its own."""
     return (
-        f"group {key!r} was made here on its own, and {region} replicates one of that name; they "
-        "are not joined. Say in one of the regions that its progress counts: headrace region group "
-        "enable … --adopt REGION; or delete the group here"
+        f"group {name_of(key)!r} was made here on its own, and {region} replicates one of that "
+        "name; they are not joined. Say in one of the regions that its progress counts: headrace "
+        "region group enable … --adopt REGION; or delete the group here"
     )
