@@ -13,7 +13,6 @@ import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -153,7 +152,8 @@ async def _steps(hr: headrace.Headrace, last: int = EPOCHS) -> int:
     return count
 
 
-_file_steps = partial(_steps, last=FILE_EPOCHS)
+async def _file_steps(hr: headrace.Headrace) -> int:
+    return await _steps(hr, last=FILE_EPOCHS)
 
 
 async def _each(hr: headrace.Headrace) -> int:

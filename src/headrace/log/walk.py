@@ -59,8 +59,7 @@ class Walk(ABC, Generic[B]):
         self.number = segment.number
         self.position = position
         self._on_damaged = on_damaged
-        self.batches_wanted = 8
-        """How many batches are asked for at a time: about as many as fill a load."""
+        self._batches_wanted = 8
 
     @property
     @abstractmethod
@@ -121,7 +120,7 @@ class Walk(ABC, Generic[B]):
         size = count = 0
         stop = None
         for batch in batches.from_offset(
-            tx, self._segment_id, at, self.batches_wanted, limits.READ_BYTES
+            tx, self._segment_id, at, self._batches_wanted, limits.READ_BYTES
         ):
             if batch.start > at or batch.path is not None or not shelf.put(batch):
                 stop = batch
@@ -134,7 +133,7 @@ class Walk(ABC, Generic[B]):
         if count:
             # Estimate from these sizes how many fill the next load; a wrong guess makes it short.
             wanted = limits.READ_BYTES * count // max(1, size) + 1
-            self.batches_wanted = max(1, min(FETCH_MAX, wanted))
+            self._batches_wanted = max(1, min(FETCH_MAX, wanted))
         return begin, stop
 
     def _lost(self, upto: int) -> None:

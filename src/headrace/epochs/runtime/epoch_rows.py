@@ -105,8 +105,6 @@ class EpochRows:
         self._shape = shape
         self._streams = streams
         self._segments: dict[tuple[str, int], Segment] = {}
-        self.batches_wanted = 0
-        """How many batches the last cursor asked for at a time: the next one begins with that."""
 
     def reading(self, references: Iterable[Reference], times: Sequence[Time]) -> RowReading:
         """A read of the rows at `times`, load by load."""
@@ -138,9 +136,7 @@ class EpochRows:
     def cursor(self, run: RowRun) -> Cursor:
         """Reads a run from its beginning."""
         segment = self._segment(run.stream, run.segment)
-        found = Cursor(self._log.catalog, self._log.store, run.stream, segment, run.starts[0])
-        found.batches_wanted = self.batches_wanted or found.batches_wanted
-        return found
+        return Cursor(self._log.catalog, self._log.store, run.stream, segment, run.starts[0])
 
     def stamps(self, run: RowRun, batch: pa.RecordBatch) -> Times:
         """The times of all rows; rows without one are at no time (-1)."""
@@ -231,7 +227,6 @@ class _Pass:
                     continue
                 batch, stamps = _kept(batch, stamps, match, count)
             return events.public(batch, run.segment, batch.column(0)), stamps
-        self._rows.batches_wanted = cursor.batches_wanted
         self._check()
         return None
 
