@@ -17,7 +17,6 @@ from headrace.cli.doctor_regions import check_regions
 from headrace.errors import DamagedBatchError
 from headrace.groups.partitioned.lifecycle import create_static
 from headrace.log.compact_policy import CompactionPolicy
-from headrace.regions import moving
 from headrace.regions.health import (
     check_agent,
     check_clock,
@@ -216,7 +215,7 @@ def test_snapshots_that_are_old_are_told_with_the_reason(tmp_path: Path) -> None
     eu, us = (SnapshotPlace(name, str(tmp_path / name)) for name in ("eu", "us"))
     linked([eu, us], segments=1, config=StreamConfig(subjects=("orders.>",), partitions=1))
     create_static(eu.log, "orders", "billing", max_members=1, members=["m1"])
-    moving.enable(eu.log, "orders.billing", eu.neighbours, mode="snapshot")
+    enabling.enable(eu.log, "orders.billing", eu.neighbours, mode="snapshot")
     eu.publish(1)
     eu.agent.step()
     eu.agent.step()

@@ -13,7 +13,6 @@ from headrace.catalog.streams import StreamConfig
 from headrace.cli import run
 from headrace.groups.partitioned.lifecycle import create_static
 from headrace.log.open import open_log
-from headrace.regions import moving
 from headrace.regions.linking import link, name_region
 from headrace.regions.records import groups, links
 from headrace.regions.runtime.neighbours import Neighbours
@@ -36,7 +35,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         create_static(eu, name, "billing", max_members=2, members=["m1"])
     create_static(eu, "orders", "twice", max_members=2, members=["m1"])
     create_static(us, "orders", "twice", max_members=2, members=["m1"])
-    moving.enable(eu, "orders.billing", near, home="eu")
+    enabling.enable(eu, "orders.billing", near, home="eu")
     for name, given in (
         ("differs", StreamConfig(subjects=("differs.>",), partitions=3)),
         ("inside", StreamConfig(subjects=("outside.eu.>",))),

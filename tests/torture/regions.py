@@ -37,7 +37,7 @@ from headrace.groups.shared.properties import GroupProperties
 from headrace.log.events import Event
 from headrace.log.log import Log
 from headrace.log.open import open_log
-from headrace.regions import losing, moving
+from headrace.regions import enabling, losing, moving
 from headrace.regions.linking import link, name_region
 from headrace.regions.records import AGENT_LEASE, get_group
 from headrace.regions.runtime.neighbours import Neighbours
@@ -183,7 +183,7 @@ class Ordeal:
                 ),
                 locks=properties.declare_locks(self.key),
             )
-        moving.enable(eu.log, self.key, self.near, home="eu")
+        enabling.enable(eu.log, self.key, self.near, home="eu")
         for side in self.sides.values():
             side.start("agent")
         wait(lambda: all(side.has_agent() for side in self.sides.values()), "agents run")

@@ -206,12 +206,11 @@ def enable(
     * `headrace region group enable orders billing --home eu`
     * `headrace region group enable '$share/audit/orders.>'`
     """
-    from headrace.regions import moving
 
     key = key_of(stream, name)
     made = near(
         options,
-        lambda log, others: moving.enable(
+        lambda log, others: enabling.enable(
             log, key, others, home=home, eager=eager, adopt=adopt, mode=mode
         ),
     )
@@ -230,11 +229,10 @@ def disable(
 
     Example: `headrace region group disable orders billing`
     """
-    from headrace.regions import moving
 
     key = key_of(stream, name)
     with options.open() as log:
-        found = moving.disable(log, key)
+        found = enabling.disable(log, key)
     options.show(
         shapes.replicated_shape(found),
         f"group {escape(shapes.named(key))} is no longer replicated from here",

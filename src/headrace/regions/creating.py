@@ -12,7 +12,7 @@ from headrace.groups.partitioned.lifecycle import delete
 from headrace.groups.partitioned.names import GroupName
 from headrace.groups.partitioned.runtime.ownership import read_config
 from headrace.log.log import Log
-from headrace.regions import kinds, moving
+from headrace.regions import kinds
 from headrace.regions.linking import require_link
 from headrace.regions.records import require_region
 from headrace.regions.runtime.neighbours import Neighbours
@@ -33,7 +33,7 @@ def create_replicated(
 ) -> T:
     """Make a group and let it follow its consumers; what is refused leaves nothing behind."""
     mode = ORIGIN if mode is None else mode
-    moving.check_mode(mode)
+    enabling.check_mode(mode)
     kinds.check_home(kinds.ELASTIC if elastic else kinds.STATIC, name.key, home, mode)
 
     def look(tx: Tx) -> tuple[set[str], str, bool]:
@@ -43,13 +43,13 @@ def create_replicated(
         return known, me, read_config(tx, name) is not None
 
     regions, me, was_there = log.catalog.read(look, snapshot=True)
-    moving.check_regions(regions, me, home, None)
+    enabling.check_regions(regions, me, home, None)
     neighbours = Neighbours()
     try:
         for attempt in range(ATTEMPTS_MAX):
             made = create(log)
             try:
-                moving.enable(log, name.key, neighbours, home=home, mode=mode)
+                enabling.enable(log, name.key, neighbours, home=home, mode=mode)
                 break
             except HeadraceError as error:
                 if not was_there:

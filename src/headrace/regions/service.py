@@ -18,7 +18,17 @@ from typing import TypeVar
 from headrace.groups.homes import ORIGIN, GroupRecord
 from headrace.host import Host
 from headrace.log.log import Log
-from headrace.regions import forcing, leaving, linking, losing, moving, promoting, renewing, taking
+from headrace.regions import (
+    enabling,
+    forcing,
+    leaving,
+    linking,
+    losing,
+    moving,
+    promoting,
+    renewing,
+    taking,
+)
 from headrace.regions import status as looking
 from headrace.regions.forcing import ForceReport
 from headrace.regions.leaving import Removed, Unlinked
@@ -140,14 +150,14 @@ class Regions:
         """
         key = group_key(stream, group)
         return await self._near(
-            lambda log, near: moving.enable(
+            lambda log, near: enabling.enable(
                 log, key, near, home=home, eager=eager, adopt=adopt, mode=mode
             )
         )
 
     async def disable(self, stream: str, group: str | None = None) -> GroupRecord:
         """Exchange a group's progress no longer, on this side."""
-        return await self._do(moving.disable, group_key(stream, group))
+        return await self._do(enabling.disable, group_key(stream, group))
 
     async def switch(
         self,

@@ -10,7 +10,6 @@ import pytest
 from headrace.errors import LinkError
 from headrace.groups.partitioned.lifecycle import create_static, delete
 from headrace.groups.progress import Progress, store
-from headrace.regions import moving
 from headrace.regions.leaving import unlink
 from headrace.regions.linking import link
 from headrace.regions.records import get_group
@@ -74,7 +73,7 @@ def test_a_group_of_a_stream_that_is_unlinked_belongs_to_its_region(
 ) -> None:
     a, b = sides
     create(a)
-    moving.enable(a.log, KEY, a.neighbours, home="a")
+    enabling.enable(a.log, KEY, a.neighbours, home="a")
     a.publish(4)
     settle(a, b)
     assert b.record().waits("b")
@@ -84,7 +83,7 @@ def test_a_group_of_a_stream_that_is_unlinked_belongs_to_its_region(
     b.ack(0, 2)
     again(a, b)
     with pytest.raises(LinkError, match="--adopt"):
-        moving.enable(b.log, KEY, b.neighbours)
+        enabling.enable(b.log, KEY, b.neighbours)
 
 
 def test_a_group_that_was_made_anew_before_anybody_heard_of_its_end_begins_anew(
@@ -92,7 +91,7 @@ def test_a_group_that_was_made_anew_before_anybody_heard_of_its_end_begins_anew(
 ) -> None:
     a, b = sides
     create(a)
-    moving.enable(a.log, KEY, a.neighbours)
+    enabling.enable(a.log, KEY, a.neighbours)
     a.publish(5)
     settle(a, b)
     a.ack(0, 5)
@@ -100,7 +99,7 @@ def test_a_group_that_was_made_anew_before_anybody_heard_of_its_end_begins_anew(
     assert b.unacked() == []
     delete(a.log, "orders", "billing")
     create(a)
-    moving.enable(a.log, KEY, a.neighbours)
+    enabling.enable(a.log, KEY, a.neighbours)
     settle(a, b)
     assert a.unacked() == b.unacked() == [0, 1, 2, 3, 4]
 
@@ -110,14 +109,14 @@ def test_a_group_that_was_made_on_its_own_is_not_joined_unasked(sides: tuple[Sid
     a.publish(5)
     settle(a, b)
     create(a)
-    moving.enable(a.log, KEY, a.neighbours)
+    enabling.enable(a.log, KEY, a.neighbours)
     create(b, start="latest")  # before its agent has heard of the other one
     settle(a, b)
     assert a.unacked() == [0, 1, 2, 3, 4]
     assert b.unacked() == []
     assert b.log.catalog.read(lambda tx: get_group(tx, KEY)) is None
     assert "made here on its own, and a replicates" in status(b.log, b.neighbours).findings[0]
-    moving.enable(a.log, KEY, a.neighbours, adopt="a")
+    enabling.enable(a.log, KEY, a.neighbours, adopt="a")
     settle(a, b)
     assert a.unacked() == b.unacked() == [0, 1, 2, 3, 4]
 
@@ -125,12 +124,12 @@ def test_a_group_that_was_made_on_its_own_is_not_joined_unasked(sides: tuple[Sid
 def test_adopt_makes_one_regions_progress_that_of_all(sides: tuple[Side, Side]) -> None:
     a, b = sides
     create(a)
-    moving.enable(a.log, KEY, a.neighbours)
+    enabling.enable(a.log, KEY, a.neighbours)
     a.publish(5)
     settle(a, b)
     b.ack(1, 4)  # not told to anybody
     a.ack(0, 1)
-    moving.enable(a.log, KEY, a.neighbours, adopt="a")
+    enabling.enable(a.log, KEY, a.neighbours, adopt="a")
     settle(a, b)
     assert a.unacked() == b.unacked() == [1, 2, 3, 4]
 
@@ -141,7 +140,7 @@ def test_what_was_trimmed_before_a_group_began_is_not_acked_by_it(sides: tuple[S
     settle(a, b)
     b.log.trim("orders", {0: 5})
     create(a)
-    moving.enable(a.log, KEY, a.neighbours)
+    enabling.enable(a.log, KEY, a.neighbours)
     settle(a, b)
     b.publish(1)
     b.log.catalog.write(lambda tx: store.join(tx, KEY, {b.segment: Progress(6)}))  # as owners do

@@ -17,7 +17,7 @@ import headrace
 from headrace.catalog import replicas
 from headrace.catalog.streams import StreamConfig
 from headrace.errors import LinkError, SwitchError, UnknownGroupError
-from headrace.regions import moving
+from headrace.regions import enabling, moving
 from headrace.regions.linking import link, name_region
 from headrace.regions.records import get_group
 from headrace.regions.runtime.runner import RegionRunner
@@ -123,7 +123,7 @@ async def test_a_switched_group_goes_on_exactly_where_it_was(tmp_path: Path, lay
     random.seed(7)
     async with two_regions(tmp_path, config, segments) as (eu, us):
         await eu.groups.create_static("orders", "billing", max_members=4, members=["m1", "m2"])
-        moving.enable(eu.log, "orders.billing", RegionRunner(eu.log)._neighbours, home="eu")
+        enabling.enable(eu.log, "orders.billing", RegionRunner(eu.log)._neighbours, home="eu")
         first = "orders" if layout == "segments" else "shares"
         with running(eu, us) as runners:
             await publish(eu, "eu", 60, first)
@@ -149,7 +149,7 @@ async def test_a_switched_group_goes_on_exactly_where_it_was(tmp_path: Path, lay
 async def test_members_wait_where_the_group_is_not_at_home(tmp_path: Path) -> None:
     async with two_regions(tmp_path, PARTITIONED) as (eu, us):
         await eu.groups.create_static("orders", "billing", max_members=4, members=["m1"])
-        moving.enable(eu.log, "orders.billing", RegionRunner(eu.log)._neighbours, home="eu")
+        enabling.enable(eu.log, "orders.billing", RegionRunner(eu.log)._neighbours, home="eu")
         with running(eu, us):
             await publish(eu, "eu", 10)
             await until(
@@ -169,7 +169,7 @@ async def test_members_wait_where_the_group_is_not_at_home(tmp_path: Path) -> No
 async def test_a_seek_counts_in_every_region(tmp_path: Path) -> None:
     async with two_regions(tmp_path, PARTITIONED) as (eu, us):
         await eu.groups.create_static("orders", "billing", max_members=4, members=["m1"])
-        moving.enable(eu.log, "orders.billing", RegionRunner(eu.log)._neighbours)
+        enabling.enable(eu.log, "orders.billing", RegionRunner(eu.log)._neighbours)
         with running(eu, us) as runners:
             await publish(eu, "eu", 20)
             await consume(eu, 20, lambda: True, ("m1",))
@@ -185,7 +185,7 @@ async def test_a_seek_counts_in_every_region(tmp_path: Path) -> None:
 async def test_what_was_trimmed_unconsumed_stays_to_be_consumed_elsewhere(tmp_path: Path) -> None:
     async with two_regions(tmp_path, PARTITIONED) as (eu, us):
         await eu.groups.create_static("orders", "billing", max_members=4, members=["m1"])
-        moving.enable(eu.log, "orders.billing", RegionRunner(eu.log)._neighbours)
+        enabling.enable(eu.log, "orders.billing", RegionRunner(eu.log)._neighbours)
         with running(eu, us) as runners:
             near = runners[0]._neighbours
             await publish(eu, "eu", 20)
@@ -216,8 +216,8 @@ async def test_a_group_that_exists_on_both_sides_needs_to_be_told_whose_progress
             )
         near = RegionRunner(eu.log)._neighbours
         with pytest.raises(LinkError, match="adopt"):
-            moving.enable(eu.log, "orders.billing", near)
-        moving.enable(eu.log, "orders.billing", near, adopt="eu")
+            enabling.enable(eu.log, "orders.billing", near)
+        enabling.enable(eu.log, "orders.billing", near, adopt="eu")
         await publish(eu, "eu", 12)
         with running(eu, us):
             rest, _ = await consume(us, 12, lambda: True, ("m1",))
@@ -229,7 +229,7 @@ async def test_a_switch_that_cannot_end_changes_nothing(tmp_path: Path) -> None:
     async with two_regions(tmp_path, PARTITIONED) as (eu, _):
         await eu.groups.create_static("orders", "billing", max_members=4, members=["m1"])
         near = RegionRunner(eu.log)._neighbours
-        moving.enable(eu.log, "orders.billing", near, home="eu")
+        enabling.enable(eu.log, "orders.billing", near, home="eu")
         before = eu.log.catalog.read(lambda tx: get_group(tx, "orders.billing"))
         for target, said in (("us", "no agent runs in us"), ("eu", "already")):
             with pytest.raises(SwitchError, match=said):
@@ -252,7 +252,7 @@ async def test_a_group_made_anew_where_one_was_deleted_stays(tmp_path: Path) -> 
 
         with running(eu, us):
             await eu.groups.create_static("orders", "billing", max_members=4, members=["m1"])
-            moving.enable(eu.log, "orders.billing", near)
+            enabling.enable(eu.log, "orders.billing", near)
             await until(lambda: settled("orders.billing", deleted=False))
             await eu.groups.delete("orders", "billing")
             await until(lambda: settled("orders.billing", deleted=True))
@@ -262,7 +262,7 @@ async def test_a_group_made_anew_where_one_was_deleted_stays(tmp_path: Path) -> 
                 )
             # Another group makes both agents look at all groups again.
             await eu.groups.create_static("orders", "audit", max_members=4, members=["m1"])
-            moving.enable(eu.log, "orders.audit", near)
+            enabling.enable(eu.log, "orders.audit", near)
             await until(lambda: settled("orders.audit", deleted=False))
         for client in (eu, us):
             assert await client.groups.get("orders", "billing")
@@ -281,14 +281,14 @@ async def test_a_deleted_group_goes_in_every_region_and_may_come_again(tmp_path:
 
         with running(eu, us):
             await eu.groups.create_static("orders", "billing", max_members=4, members=["m1"])
-            moving.enable(eu.log, "orders.billing", near)
+            enabling.enable(eu.log, "orders.billing", near)
             await publish(eu, "eu", 12)
             await consume(eu, 12, lambda: True, ("m1",))
             await until(lambda: has(us) and not moving.unsynced(eu.log, "orders.billing", near))
             await eu.groups.delete("orders", "billing")
             await until(lambda: not has(us))
             await eu.groups.create_static("orders", "billing", max_members=4, members=["m1"])
-            moving.enable(eu.log, "orders.billing", near)
+            enabling.enable(eu.log, "orders.billing", near)
             await until(lambda: has(us))
             again, _ = await consume(us, 12, lambda: True, ("m1",))
     assert len(set(again)) == 12

@@ -20,7 +20,7 @@ from headrace.groups.partitioned.core.pins import ClaimOwner
 from headrace.groups.partitioned.lifecycle import create_static
 from headrace.groups.partitioned.names import GroupName
 from headrace.groups.progress import Progress, store
-from headrace.regions import losing, moving
+from headrace.regions import enabling, losing, moving
 from headrace.regions.leaving import unlink
 from headrace.regions.linking import change_member, link, require_link
 from headrace.regions.records import (
@@ -121,7 +121,7 @@ def two(tmp_path: Path) -> Iterator[Make]:
             a.publish(history)
         link(a.log, "orders", "b", here=a.url, catalog=b.url, backfill=backfill)
         create_static(a.log, "orders", "billing", max_members=1, members=["m1"])
-        moving.enable(a.log, KEY, a.neighbours, home=home)
+        enabling.enable(a.log, KEY, a.neighbours, home=home)
         settle(a, b)
         return a, b
 

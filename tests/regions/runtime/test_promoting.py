@@ -11,7 +11,7 @@ import pytest
 
 from headrace.errors import LinkError, NotWrittenHereError, SwitchError, SwitchRefusedError
 from headrace.groups.partitioned.lifecycle import create_static
-from headrace.regions import leaving, losing, moving
+from headrace.regions import leaving, losing
 from headrace.regions.linking import link
 from headrace.regions.promoting import promote
 from headrace.regions.records import AGENT_LEASE, get_group, links
@@ -107,7 +107,7 @@ def test_by_force_it_writes_at_once_and_the_old_writer_stops_when_it_returns(
 def test_a_region_that_is_needed_is_not_removed(three: list[Side]) -> None:
     a, b, c = three
     create_static(a.log, "orders", "billing", max_members=1, members=["m1"])
-    moving.enable(a.log, KEY, a.neighbours, home="a")
+    enabling.enable(a.log, KEY, a.neighbours, home="a")
     settle(*three)
     a.publish(2)
     with pytest.raises(LinkError, match=r"at home there.*is written there.*2 events"):
@@ -130,7 +130,7 @@ def test_progress_that_waits_for_a_region_goes_on_when_that_is_lost(tmp_path: Pa
     for other in (b, c):
         link(a.log, "orders", other.name, here=a.url, catalog=other.url)
     create_static(a.log, "orders", "billing", max_members=1, members=["m1"])
-    moving.enable(a.log, KEY, a.neighbours)
+    enabling.enable(a.log, KEY, a.neighbours)
     settle(*made)
     a.publish(3)
     b.pull("a")

@@ -19,7 +19,7 @@ from headrace.groups.partitioned.explain import filling_finding
 from headrace.groups.partitioned.names import GroupName
 from headrace.groups.progress import AckedRanges, Progress, store
 from headrace.log.events import Event
-from headrace.regions import losing, moving
+from headrace.regions import enabling, losing, moving
 from headrace.regions.creating import create_replicated
 from headrace.regions.records import get_group, require_group
 from headrace.regions.runtime.agent import RegionAgent
@@ -338,11 +338,11 @@ def test_without_a_home_or_by_snapshot_it_is_refused_and_nothing_changes(regions
     )
     for options in ({}, {"home": "eu", "mode": "snapshot"}):
         with pytest.raises(LinkError, match="is elastic"):
-            moving.enable(eu.log, NAME.key, eu.neighbours, **options)  # type: ignore[arg-type]
+            enabling.enable(eu.log, NAME.key, eu.neighbours, **options)  # type: ignore[arg-type]
     eu.publish(4)
     eu.fill()
     with pytest.raises(LinkError, match="holds 4 events that are not acked"):
-        moving.enable(eu.log, NAME.key, eu.neighbours, home="eu")
+        enabling.enable(eu.log, NAME.key, eu.neighbours, home="eu")
     assert eu.log.catalog.read(lambda tx: get_group(tx, NAME.key)) is None
 
 
@@ -354,13 +354,13 @@ def test_a_group_that_was_here_before_is_at_its_exact_place_elsewhere(regions: D
     eu.publish(6)
     eu.fill()
     eu.ack(lambda _: True)
-    moving.enable(eu.log, NAME.key, eu.neighbours, home="eu")
+    enabling.enable(eu.log, NAME.key, eu.neighbours, home="eu")
     eu.log.append("orders", [Event(subject="orders.1", value=b"new")])
     sync(eu, us)
     move(eu, us)
     us.fill()
     assert us.queued() == [b"new"]
-    moving.disable(us.log, NAME.key)  # it is consumed here alone, and goes on where it was
+    enabling.disable(us.log, NAME.key)  # it is consumed here alone, and goes on where it was
     us.log.append("orders", [Event(subject="orders.1", value=b"newer")])
     us.fill()
     assert us.queued() == [b"new", b"newer"]

@@ -12,7 +12,7 @@ from headrace.catalog.streams import StreamConfig
 from headrace.groups.partitioned.lifecycle import create_static
 from headrace.groups.progress import Progress, store
 from headrace.log.events import Event
-from headrace.regions import kinds, moving
+from headrace.regions import kinds
 from headrace.regions.records import get_group
 from headrace.regions.runtime.agent import RegionAgent
 from tests.regions.runtime.world import Place, linked
@@ -85,7 +85,7 @@ def two(tmp_path: Path, catalog_url: str) -> Iterator[tuple[Side, Side]]:
     b = Side("b", catalog_url.replace("postgres:@", "postgres@"), tmp_path / "b-store")
     linked([a, b], writers="a", segments=1, config=StreamConfig(subjects=(">",)))
     create_static(a.log, "orders", "billing", max_members=1, members=["m1"])
-    moving.enable(a.log, KEY, a.neighbours)
+    enabling.enable(a.log, KEY, a.neighbours)
     settle(a, b)
     yield a, b
     a.close()
@@ -175,7 +175,7 @@ def test_a_group_that_is_new_begins_everywhere_in_all_segments(two: tuple[Side, 
     a.log.split("orders", 0)
     a.spread(40)
     create_static(a.log, "orders", "late", max_members=1, members=["m1"], start="latest")
-    moving.enable(a.log, "orders.late", a.neighbours)
+    enabling.enable(a.log, "orders.late", a.neighbours)
     b.agent.step()
     assert not _is_ready(b, "orders.late"), "its place is behind a split that was not made yet"
     settle(a, b)

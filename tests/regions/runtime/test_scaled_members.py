@@ -10,7 +10,7 @@ import pytest
 
 import headrace
 from headrace.catalog.streams import StreamConfig
-from headrace.regions import moving
+from headrace.regions import enabling, moving
 from headrace.regions.linking import link, name_region
 from headrace.regions.runtime.runner import RegionRunner
 from tests.regions.runtime.test_groups import in_loop, running
@@ -69,7 +69,7 @@ async def test_members_go_on_in_another_region_through_splits_and_merges(
             await eu.groups.create_static("orders", "billing", max_members=1, members=["m1"])
         else:
             await eu.shared_groups.declare("audit", ">", start="earliest")
-        moving.enable(eu.log, KEY[kind], RegionRunner(eu.log)._neighbours, home="eu")
+        enabling.enable(eu.log, KEY[kind], RegionRunner(eu.log)._neighbours, home="eu")
         seen: list[tuple[str, int]] = []
         with running(eu, us) as runners:
             await publish(eu, 0, 3)

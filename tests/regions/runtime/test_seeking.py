@@ -13,7 +13,6 @@ from headrace import Session
 from headrace.catalog.streams import StreamConfig
 from headrace.groups.operations.seek import seek
 from headrace.groups.partitioned.runtime.member import Member
-from headrace.regions import moving
 from headrace.regions.core.markers import Command
 from headrace.regions.linking import link, name_region
 from headrace.regions.records import get_group
@@ -138,9 +137,9 @@ def test_a_group_made_anew_after_seeks_begins_anew(tmp_path: Path) -> None:
         for to in ("latest", "earliest", "latest"):
             seek(us.log, "orders/billing", to)
             exchange(eu, us)
-        moving.disable(eu.log, GROUP)
+        enabling.disable(eu.log, GROUP)
         seek(eu.log, "orders/billing", "earliest")
-        moving.enable(eu.log, GROUP, eu.neighbours, adopt="eu", mode="snapshot")
+        enabling.enable(eu.log, GROUP, eu.neighbours, adopt="eu", mode="snapshot")
         eu.restart()  # which knows nothing of the seeks, and us does
         exchange(eu, us)
         assert us.state().groups[GROUP].life == eu.state().groups[GROUP].life

@@ -19,7 +19,7 @@ from headrace.groups.partitioned.lifecycle import create_static, delete
 from headrace.groups.progress import Progress, store
 from headrace.log.events import Event, batch_of
 from headrace.log.times import now_us
-from headrace.regions import moving
+from headrace.regions import enabling, moving
 from headrace.regions.core.effects import SnapshotSettings
 from headrace.regions.core.markers import (
     Marker,
@@ -135,7 +135,7 @@ def regions(
 
 
 def enable(place: SnapshotPlace, mode: str = "snapshot") -> GroupRecord:
-    return moving.enable(place.log, GROUP, place.neighbours, mode=mode)
+    return enabling.enable(place.log, GROUP, place.neighbours, mode=mode)
 
 
 def told_of(region: str, markers: list[str]) -> list[str]:
@@ -328,7 +328,7 @@ def test_an_update_that_comes_before_its_group_counts_when_the_group_is_there(
 ) -> None:
     with regions(tmp_path, "eu", "us") as (eu, us):
         create_static(eu.log, "orders", "audit", max_members=1, members=["m1"])
-        moving.enable(eu.log, "orders.audit", eu.neighbours, mode="snapshot")
+        enabling.enable(eu.log, "orders.audit", eu.neighbours, mode="snapshot")
         exchange(eu, us)
         enable(eu)
         eu.publish(3)
@@ -384,7 +384,7 @@ def test_a_group_that_is_enabled_again_remembers_nothing(tmp_path: Path) -> None
         exchange(eu, us)
         assert eu.unacked() == []
         for place in (eu, us):
-            moving.disable(place.log, GROUP)
+            enabling.disable(place.log, GROUP)
         delete(us.log, "orders", "billing")
         seek(eu.log, "orders/billing", "earliest")
         enable(eu)  # before the agent has seen that it was not
@@ -412,7 +412,7 @@ def test_what_cannot_be_in_snapshot_mode_is_refused(tmp_path: Path) -> None:
         with pytest.raises(InvalidInputError, match="none of origin, snapshot"):
             enable(eu, "guess")
         with pytest.raises(LinkError, match="leave it out"):
-            moving.enable(eu.log, GROUP, eu.neighbours, mode="snapshot", eager=True)
+            enabling.enable(eu.log, GROUP, eu.neighbours, mode="snapshot", eager=True)
         assert eu.log.catalog.read(lambda tx: get_group(tx, GROUP)) is None
 
 
@@ -509,9 +509,9 @@ def test_a_group_changes_its_mode_by_beginning_anew(tmp_path: Path) -> None:
         eu.publish(4)
         exchange(eu, us)
         for place in (eu, us):
-            moving.disable(place.log, GROUP)
+            enabling.disable(place.log, GROUP)
         eu.ack(2)
-        moving.enable(eu.log, GROUP, eu.neighbours, adopt="eu")
+        enabling.enable(eu.log, GROUP, eu.neighbours, adopt="eu")
         exchange(eu, us)
         assert us.unacked() == eu.unacked() == [b"eu-0", b"eu-1", b"eu-3"]
         found = us.log.catalog.read(lambda tx: get_group(tx, GROUP))

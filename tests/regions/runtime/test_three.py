@@ -11,7 +11,7 @@ import pytest
 from headrace.groups.partitioned.lifecycle import create_static
 from headrace.log.events import Event
 from headrace.log.given import to_batch
-from headrace.regions import losing, moving
+from headrace.regions import losing
 from headrace.regions.linking import link, step_for
 from headrace.regions.renewing import renew_region
 from tests.regions.runtime.test_progress import KEY, ONE, Side, settle
@@ -27,7 +27,7 @@ def three(tmp_path: Path) -> Iterator[list[Side]]:
     for other in made[1:]:
         link(a.log, "orders", other.name, here=a.url, catalog=other.url)
     create_static(a.log, "orders", "billing", max_members=1, members=["m1"])
-    moving.enable(a.log, KEY, a.neighbours)
+    enabling.enable(a.log, KEY, a.neighbours)
     settle(*made)
     yield made
     for side in made:

@@ -16,7 +16,6 @@ from headrace.catalog.streams import StreamConfig
 from headrace.groups.partitioned.lifecycle import create_static
 from headrace.groups.progress import AckedRanges, Progress, store
 from headrace.log.events import Event
-from headrace.regions import moving
 from headrace.regions.linking import link
 from headrace.regions.runtime.agent import RegionAgent
 from tests.regions.runtime.test_groups import in_loop
@@ -85,7 +84,7 @@ async def enabled(hr: headrace.Headrace, kind: str, a: Side, b: Side) -> None:
         await hr.groups.create_static("orders", "billing", max_members=1, members=["m1"])
     else:
         await hr.shared_groups.declare("audit", "orders.>", start="earliest")
-    moving.enable(a.log, KEYS[kind], a.neighbours)
+    enabling.enable(a.log, KEYS[kind], a.neighbours)
     settle(a, b)
 
 
@@ -173,7 +172,7 @@ def test_what_was_trimmed_before_a_group_was_replicated_is_consumed_elsewhere(
 
     ack((1, 2))
     a.log.trim("orders", {0: 5})
-    moving.enable(a.log, key, a.neighbours)
+    enabling.enable(a.log, key, a.neighbours)
     ack((0, 7))  # of a member that went over what is gone before that
     settle(a, b)
     assert b.acked(key) == {5, 6}, "of what was gone by then, nothing counts"
@@ -182,7 +181,7 @@ def test_what_was_trimmed_before_a_group_was_replicated_is_consumed_elsewhere(
 def test_trims_that_nobody_consumes_leave_one_row(two: tuple[Side, Side]) -> None:
     a, _ = two
     create_static(a.log, "orders", "billing", max_members=1, members=["m1"])
-    moving.enable(a.log, KEYS["static"], a.neighbours)
+    enabling.enable(a.log, KEYS["static"], a.neighbours)
     a.one_by_one(10)
     for upto in range(1, 8):
         a.log.trim("orders", {0: upto})
