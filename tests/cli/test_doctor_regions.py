@@ -17,6 +17,7 @@ from headrace.cli.doctor_regions import check_regions
 from headrace.errors import DamagedBatchError
 from headrace.groups.partitioned.lifecycle import create_static
 from headrace.log.compact_policy import CompactionPolicy
+from headrace.regions import enabling
 from headrace.regions.health import (
     check_agent,
     check_clock,

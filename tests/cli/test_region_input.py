@@ -13,6 +13,7 @@ from headrace.catalog.streams import StreamConfig
 from headrace.cli import run
 from headrace.groups.partitioned.lifecycle import create_static
 from headrace.log.open import open_log
+from headrace.regions import enabling
 from headrace.regions.linking import link, name_region
 from headrace.regions.records import groups, links
 from headrace.regions.runtime.neighbours import Neighbours

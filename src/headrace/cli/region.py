@@ -206,6 +206,7 @@ def enable(
     * `headrace region group enable orders billing --home eu`
     * `headrace region group enable '$share/audit/orders.>'`
     """
+    from headrace.regions import enabling
 
     key = key_of(stream, name)
     made = near(
@@ -229,6 +230,7 @@ def disable(
 
     Example: `headrace region group disable orders billing`
     """
+    from headrace.regions import enabling
 
     key = key_of(stream, name)
     with options.open() as log:

@@ -10,6 +10,7 @@ import pytest
 from headrace.errors import LinkError
 from headrace.groups.partitioned.lifecycle import create_static, delete
 from headrace.groups.progress import Progress, store
+from headrace.regions import enabling
 from headrace.regions.leaving import unlink
 from headrace.regions.linking import link
 from headrace.regions.records import get_group

@@ -11,7 +11,7 @@ import pytest
 
 from headrace.errors import LinkError, NotWrittenHereError, SwitchError, SwitchRefusedError
 from headrace.groups.partitioned.lifecycle import create_static
-from headrace.regions import leaving, losing
+from headrace.regions import enabling, leaving, losing
 from headrace.regions.linking import link
 from headrace.regions.promoting import promote
 from headrace.regions.records import AGENT_LEASE, get_group, links

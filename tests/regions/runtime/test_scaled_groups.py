@@ -12,7 +12,7 @@ from headrace.catalog.streams import StreamConfig
 from headrace.groups.partitioned.lifecycle import create_static
 from headrace.groups.progress import Progress, store
 from headrace.log.events import Event
-from headrace.regions import kinds
+from headrace.regions import enabling, kinds
 from headrace.regions.records import get_group
 from headrace.regions.runtime.agent import RegionAgent
 from tests.regions.runtime.world import Place, linked

@@ -13,6 +13,7 @@ from headrace import Session
 from headrace.catalog.streams import StreamConfig
 from headrace.groups.operations.seek import seek
 from headrace.groups.partitioned.runtime.member import Member
+from headrace.regions import enabling
 from headrace.regions.core.markers import Command
 from headrace.regions.linking import link, name_region
 from headrace.regions.records import get_group

@@ -11,7 +11,7 @@ import pytest
 from headrace.groups.partitioned.lifecycle import create_static
 from headrace.log.events import Event
 from headrace.log.given import to_batch
-from headrace.regions import losing
+from headrace.regions import enabling, losing
 from headrace.regions.linking import link, step_for
 from headrace.regions.renewing import renew_region
 from tests.regions.runtime.test_progress import KEY, ONE, Side, settle

@@ -16,6 +16,7 @@ from headrace.catalog.streams import StreamConfig
 from headrace.groups.partitioned.lifecycle import create_static
 from headrace.groups.progress import AckedRanges, Progress, store
 from headrace.log.events import Event
+from headrace.regions import enabling
 from headrace.regions.linking import link
 from headrace.regions.runtime.agent import RegionAgent
 from tests.regions.runtime.test_groups import in_loop
