@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Literal, get_args
 
-from headrace.catalog import batches, streams
+from headrace.catalog import batches, tiling
 from headrace.catalog.postgres_writer import PostgresWriter
 from headrace.catalog.sqlite_writer import SqliteWriter
 from headrace.host.writes import Writes
@@ -83,7 +83,7 @@ def arm(place: Place, passes: int, delay_s: float) -> None:
                 before=lambda: die_within(delay_s),
             )
         case "in-scale":
-            _wrap(streams, "seal", passes, after=die)
+            _wrap(tiling, "seal", passes, after=die)
 
 
 def stall(passes: int, until_s: float) -> None:
