@@ -15,7 +15,8 @@ from headrace.errors import NoActiveInstanceError
 from headrace.groups.partitioned import admin
 from headrace.groups.partitioned.core.config import ElasticGroupConfig
 from headrace.groups.partitioned.names import GroupName
-from headrace.groups.partitioned.runtime.work_queue import plan_round, unconsumed
+from headrace.groups.partitioned.runtime.queued import unconsumed
+from headrace.groups.partitioned.runtime.work_queue import plan_round
 from headrace.log.log import Log
 from headrace.log.open import open_log
 from headrace.log.query import Query

@@ -19,10 +19,8 @@ from headrace.errors import QueueNotEmptyError
 from headrace.groups.partitioned.core.config import ElasticGroupConfig
 from headrace.groups.partitioned.names import GroupName
 from headrace.groups.partitioned.runtime import units
-from headrace.groups.partitioned.runtime.places import acked_in_source
-from headrace.groups.partitioned.runtime.work_queue import consumed_lock, unconsumed
+from headrace.groups.partitioned.runtime.queued import consumed_lock, unconsumed
 from headrace.groups.progress import AckedRanges, Progress, store
-from headrace.regions.core.translation import newly_acked
 
 UNTOLD = -1
 """The revision of a row that remembers how far a queue was taken in: no region asks for it."""
@@ -79,6 +77,10 @@ def is_untaken(tx: Tx, name: GroupName) -> bool:
 
 def take_in(tx: Tx, name: GroupName) -> None:
     """Bring the row in the source up to date; holds ``replicas.LOCK`` and :func:`consumed_lock`."""
+    # Loaded where it is used: a look at regions does without arrays.
+    from headrace.groups.partitioned.runtime.places import acked_in_source
+    from headrace.regions.core.translation import newly_acked
+
     queue, source = streams.get(tx, name.work_queue), streams.get(tx, name.stream)
     if queue is None or source is None:
         return

@@ -264,7 +264,7 @@ PLANTED: tuple[PlantedBug, ...] = (
     _bug("tokens-forgotten", "a new leader starts counting tokens again",
          Holdings, "restore", _forgets_tokens, _SEEDS),
     _bug("transactions-ignored", "a grant does not know what was acked in transactions",
-         Leader, "committed", _ignores_transactions, by_seeds("shared", 25, first=118)),
+         Leader, "committed", _ignores_transactions, by_seeds("shared", 25, first=144)),
     _bug("last-writer-wins", "stored progress is replaced instead of merged",
          Progress, "merge", _last_writer_wins, _SEEDS),
     _bug("goodbye-ignored", "the progress in a good-bye is confirmed and thrown away",

@@ -32,7 +32,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.catalog import Tx, claims, entries, markers, streams
+from headrace.catalog import Tx, entries, markers, streams
 from headrace.catalog.queue_places import SourceSpan
 from headrace.errors import GroupUpdateError, RoundOvertakenError, UnknownGroupError
 from headrace.groups import homes
@@ -40,6 +40,7 @@ from headrace.groups.partitioned.core.changes import check_change
 from headrace.groups.partitioned.core.config import ElasticGroupConfig
 from headrace.groups.partitioned.names import ELASTIC_BUCKET, GroupName
 from headrace.groups.partitioned.runtime.places import left_out
+from headrace.groups.partitioned.runtime.queued import consumed_lock, unconsumed
 from headrace.groups.partitioned.stored import elastic_config
 from headrace.groups.progress import Progress
 from headrace.groups.progress.store import join, load_all
@@ -167,11 +168,6 @@ def round_locks(planned: Round) -> list[str]:
     return [*found, consumed_lock(planned.name.consumed)] if planned.replicated else found
 
 
-def consumed_lock(reader: str) -> str:
-    """Held while it changes what is acked of the source of a replicated group."""
-    return claims.lock(reader, "")
-
-
 def commit_round(
     tx: Tx,
     planned: Round,
@@ -288,14 +284,6 @@ def _without_null_columns(batch: pa.RecordBatch) -> pa.RecordBatch:
         if name in REQUIRED or batch.column(name).null_count < batch.num_rows
     ]
     return batch if len(kept) == batch.num_columns else batch.select(kept)
-
-
-def unconsumed(tx: Tx, name: GroupName, queue: streams.Stream) -> int:
-    """Events in the queue that the group has not acked."""
-    acked = load_all(tx, name.key, [segment.id for segment in queue.segments])
-    return sum(segment.head for segment in queue.segments) - sum(
-        progress.floor + sum(hi - lo for lo, hi in progress.ranges) for progress in acked.values()
-    )
 
 
 def _room(tx: Tx, name: GroupName, config: ElasticGroupConfig, queue: streams.Stream) -> int | None:
