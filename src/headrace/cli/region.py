@@ -11,7 +11,7 @@ from typing import Annotated
 from cyclopts import App, Parameter
 from rich.markup import escape
 
-from headrace.cli import region_leaving, region_looks, region_snapshots
+from headrace.cli import region_looks
 from headrace.cli import region_shapes as shapes
 from headrace.cli.failures import EXIT_FAILED, UsageError
 from headrace.cli.options import NONE, Options
@@ -26,15 +26,18 @@ from headrace.cli.region_looks import (
 )
 from headrace.cli.values import duration_s, pair
 
+PROMOTE = "Write a stream in this region from now on, of those that one region writes."
+REMOVE = "Take a region out of all streams that it shares with this one; its events stay here."
+SNAPSHOT = "Snapshots, of groups that are replicated by them."
+
 app = App(name="region", help_epilogue="")
 group = App(name="group", help="Let groups follow their consumers to other regions.")
 app.command(group)
-app.command(region_snapshots.app)
-for _command in (
-    *(region_looks.status, region_looks.check, region_looks.explain),
-    *(region_leaving.promote, region_leaving.remove),
-):
+app.command("headrace.cli.region_snapshots:app", name="snapshot", help=SNAPSHOT)
+for _command in (region_looks.status, region_looks.check, region_looks.explain):
     app.command(_command)
+app.command("headrace.cli.region_leaving:promote", name="promote", help=PROMOTE)
+app.command("headrace.cli.region_leaving:remove", name="remove", help=REMOVE)
 
 RegionName = Annotated[str, Parameter(help="The other region's name.")]
 

@@ -95,6 +95,13 @@ class Outbox(Generic[Out]):
         """The peer has said something."""
         self._unanswered = False
 
+    def _later(self, seconds: float, call: Callable[[], None]) -> None:
+        self._loop.call_later(seconds, call)
+
+    def _watch_for(self, seconds: float) -> None:
+        self._watched = True
+        self._later(seconds, self._watch)
+
     def _watch(self) -> None:
         """See whether the peer has answered in time; its packets may go nowhere."""
         self._watched = False
@@ -104,8 +111,7 @@ class Outbox(Generic[Out]):
         if left_s <= 0:
             self.silent()
         else:
-            self._watched = True
-            self._loop.call_later(left_s, self._watch)
+            self._watch_for(left_s)
 
     @property
     def empty(self) -> bool:
@@ -168,7 +174,7 @@ class Outbox(Generic[Out]):
         self._armed = True
         if self._unanswered and self._wire.gather_s:
             # A frame costs its receiver more than the messages in it.
-            self._loop.call_later(self._wire.gather_s, self.send)
+            self._later(self._wire.gather_s, self.send)
         else:
             self._post.soon(self)
 
@@ -191,8 +197,7 @@ class Outbox(Generic[Out]):
                 if self._wire.silence_s:
                     self._since_s = self._loop.time()
                     if not self._watched:
-                        self._watched = True
-                        self._loop.call_later(self._wire.silence_s, self._watch)
+                        self._watch_for(self._wire.silence_s)
             self._traffic.sent += len(part)
         self._room.set()
 

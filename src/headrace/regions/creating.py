@@ -13,8 +13,7 @@ from headrace.groups.partitioned.names import GroupName
 from headrace.groups.partitioned.runtime.ownership import read_config
 from headrace.log.log import Log
 from headrace.regions import enabling, kinds
-from headrace.regions.linking import require_link
-from headrace.regions.records import require_region
+from headrace.regions.records import require_link, require_region
 from headrace.regions.runtime.neighbours import Neighbours
 
 T = TypeVar("T")

@@ -14,8 +14,7 @@ from headrace.catalog import Tx, entries
 from headrace.errors import LinkError
 from headrace.host.clock import rest_s, steady_s
 from headrace.log.log import Log
-from headrace.regions.linking import require_link
-from headrace.regions.records import AGENT_LEASE
+from headrace.regions.records import AGENT_LEASE, require_link
 from headrace.regions.snapshots import FORCED_BUCKET, ForcedSnapshot, state_key, states
 
 POLL_S = 0.02

@@ -24,8 +24,7 @@ from headrace.groups.partitioned.lifecycle import create_with, delete
 from headrace.groups.partitioned.names import ELASTIC_BUCKET, STATIC_BUCKET, GroupName
 from headrace.groups.partitioned.runtime import units
 from headrace.groups.partitioned.runtime.ownership import read_config
-from headrace.groups.partitioned.runtime.queued import consumed_lock
-from headrace.groups.partitioned.runtime.units import layout_of, progress_names
+from headrace.groups.partitioned.runtime.units import consumed_lock, layout_of, progress_names
 from headrace.groups.progress import Progress
 from headrace.groups.shared import properties
 from headrace.groups.shared.core.messages import unit_of

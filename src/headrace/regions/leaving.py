@@ -13,7 +13,7 @@ from headrace.errors import HeadraceError, LinkError, UnreadableRecordError
 from headrace.log.log import Log
 from headrace.log.open import open_log
 from headrace.regions import kinds
-from headrace.regions.linking import LOCKS, change_member, require_link
+from headrace.regions.linking import LOCKS, change_member
 from headrace.regions.records import (
     GROUPS_BUCKET,
     LINKS_BUCKET,
@@ -24,6 +24,7 @@ from headrace.regions.records import (
     links,
     name_of,
     put_group,
+    require_link,
 )
 from headrace.regions.runtime.neighbours import Neighbours
 from headrace.regions.status import behind_of

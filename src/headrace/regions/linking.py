@@ -41,9 +41,9 @@ from headrace.regions.records import (
     check_region_name,
     get_link,
     get_region,
-    links,
     put_link,
     put_region,
+    require_link,
     require_region,
 )
 from headrace.regions.runtime import keeping
@@ -304,15 +304,6 @@ def step_for(log: Log, stream: str, regions: Sequence[str]) -> LaneStep:
         if region != me.name and link.member(region) is None:
             raise unknown_region(link, region)
     return LaneStep(audience=lane_of("", [each for each in regions if each != me.name]))
-
-
-def require_link(tx: Tx, stream: str) -> LinkRecord:
-    """The link of a stream, or an error that names those there are."""
-    found = get_link(tx, stream)
-    if found is None:
-        known = ", ".join(sorted(links(tx))) or "none is"
-        raise LinkError(f"stream {stream!r} is not linked to other regions; linked are: {known}")
-    return found
 
 
 def unknown_region(link: LinkRecord, region: str) -> LinkError:

@@ -29,7 +29,6 @@ from headrace.groups.homes import (
 from headrace.host.clock import rest_s, steady_s
 from headrace.log.log import Log
 from headrace.regions import kinds
-from headrace.regions.linking import require_link
 from headrace.regions.records import (
     AGENT_LEASE,
     LinkMember,
@@ -40,6 +39,7 @@ from headrace.regions.records import (
     name_of,
     put_group,
     require_group,
+    require_link,
     require_region,
 )
 from headrace.regions.runtime.joining import decode_cursor, decode_delta

@@ -15,7 +15,6 @@ from headrace.errors import HeadraceError, SwitchError, SwitchRefusedError
 from headrace.host.clock import rest_s, steady_s
 from headrace.log.log import Log
 from headrace.regions.core.writing import Writing
-from headrace.regions.linking import require_link
 from headrace.regions.moving import POLL_S, obstacles
 from headrace.regions.records import (
     ALL,
@@ -23,6 +22,7 @@ from headrace.regions.records import (
     LinkRecord,
     check_timeout,
     get_link,
+    require_link,
     require_region,
 )
 from headrace.regions.runtime.neighbours import Neighbours

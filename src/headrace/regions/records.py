@@ -164,6 +164,15 @@ def get_link(tx: Tx, stream: str) -> LinkRecord | None:
     return None if entry is None or entry.value is None else decode_link(stream, entry.value)
 
 
+def require_link(tx: Tx, stream: str) -> LinkRecord:
+    """The link of a stream, or an error that names those there are."""
+    found = get_link(tx, stream)
+    if found is None:
+        known = ", ".join(sorted(links(tx))) or "none is"
+        raise LinkError(f"stream {stream!r} is not linked to other regions; linked are: {known}")
+    return found
+
+
 def put_link(tx: Tx, link: LinkRecord) -> None:
     """Store a link; holds the bucket's lock."""
     entries.put(tx, LINKS_BUCKET, link.stream, msgspec.json.encode(link))

@@ -17,9 +17,6 @@ from headrace.groups.homes import ORIGIN, GroupRecord, HomeProof
 from headrace.groups.names import of_key
 from headrace.log.log import Log
 from headrace.regions import kinds
-from headrace.regions.digests import digests_of, is_same
-from headrace.regions.linkable import disagreements
-from headrace.regions.linking import require_link
 from headrace.regions.records import (
     AGENT_LEASE,
     LinkMember,
@@ -29,6 +26,7 @@ from headrace.regions.records import (
     get_region,
     groups,
     links,
+    require_link,
 )
 from headrace.regions.runtime.neighbours import Neighbours
 from headrace.regions.snapshots import states, streams_under_snapshots
@@ -328,6 +326,10 @@ class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
 
 def check(log: Log, stream: str, neighbours: Neighbours, *, deep: bool = False) -> CheckReport:
     """Compare a stream with its other regions, lane by lane; ``deep`` reads all events."""
+    # Loaded where it is used: a look at the status does without it.
+    from headrace.regions.digests import digests_of, is_same
+    from headrace.regions.linkable import disagreements
+
     link = log.catalog.read(lambda tx: require_link(tx, stream))
     mine = log.stream(stream)
     found: list[LaneCheck] = []

@@ -19,8 +19,7 @@ from headrace.log.cursor import Cursor
 from headrace.log.log import Log
 from headrace.log.times import to_us
 from headrace.regions.core.markers import SnapshotMarker
-from headrace.regions.linking import require_link
-from headrace.regions.records import AGENT_LEASE, check_timeout
+from headrace.regions.records import AGENT_LEASE, check_timeout, require_link
 from headrace.regions.runtime.following import decoded_marker
 from headrace.regions.snapshots import (
     ASKED_BUCKET,

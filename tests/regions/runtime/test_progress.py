@@ -22,13 +22,14 @@ from headrace.groups.partitioned.names import GroupName
 from headrace.groups.progress import Progress, store
 from headrace.regions import enabling, losing, moving
 from headrace.regions.leaving import unlink
-from headrace.regions.linking import change_member, link, require_link
+from headrace.regions.linking import change_member, link
 from headrace.regions.records import (
     GroupRecord,
     Handing,
     Region,
     get_group,
     put_group,
+    require_link,
     require_region,
 )
 from headrace.regions.runtime import applying

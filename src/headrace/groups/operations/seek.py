@@ -47,7 +47,7 @@ from headrace.groups.operations.seek_places import (
 from headrace.groups.operations.targets import Spot, Target
 from headrace.groups.partitioned.names import GroupName
 from headrace.groups.partitioned.runtime import units as partitioned
-from headrace.groups.partitioned.runtime.queued import consumed_lock
+from headrace.groups.partitioned.runtime.units import consumed_lock
 from headrace.groups.progress import Progress
 from headrace.groups.readers.core.segments import SegmentId
 from headrace.groups.shared.runtime import state

@@ -51,7 +51,7 @@ def decode_delta(data: bytes) -> CursorDelta:
 
 def locks(reader: str, stream: str, number: int) -> set[str]:
     """The locks under which a reader's progress in a segment may be joined."""
-    from headrace.groups.partitioned.runtime.queued import consumed_lock
+    from headrace.groups.partitioned.runtime.units import consumed_lock
     from headrace.groups.shared.keys import leader_lease
 
     unit = f"{stream}/{number}"

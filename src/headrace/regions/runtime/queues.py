@@ -19,7 +19,7 @@ from headrace.errors import QueueNotEmptyError
 from headrace.groups.partitioned.core.config import ElasticGroupConfig
 from headrace.groups.partitioned.names import GroupName
 from headrace.groups.partitioned.runtime import units
-from headrace.groups.partitioned.runtime.queued import consumed_lock, unconsumed
+from headrace.groups.partitioned.runtime.units import consumed_lock
 from headrace.groups.progress import AckedRanges, Progress, store
 
 UNTOLD = -1
@@ -38,6 +38,8 @@ def locks(name: GroupName, config: ElasticGroupConfig) -> set[str]:
 
 def begin(tx: Tx, name: GroupName) -> None:
     """A group of this region is replicated from now on: what was read of the source is acked."""
+    from headrace.groups.partitioned.runtime.queued import unconsumed
+
     queue, source = streams.require(tx, name.work_queue), streams.require(tx, name.stream)
     if left := unconsumed(tx, name, queue):
         raise QueueNotEmptyError(

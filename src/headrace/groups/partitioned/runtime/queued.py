@@ -1,16 +1,11 @@
-"""What is in a work queue, for those who only look: nothing that reads events is loaded."""
+"""What is in a work queue."""
 
 from __future__ import annotations
 
-from headrace.catalog import Tx, claims
+from headrace.catalog import Tx
 from headrace.catalog.streams import Stream
 from headrace.groups.partitioned.names import GroupName
 from headrace.groups.progress.store import load_all
-
-
-def consumed_lock(reader: str) -> str:
-    """Held while it changes what is acked of the source of a replicated group."""
-    return claims.lock(reader, "")
 
 
 def unconsumed(tx: Tx, name: GroupName, queue: Stream) -> int:

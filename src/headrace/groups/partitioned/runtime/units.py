@@ -181,3 +181,8 @@ def retained(found: Progress | None, segment: streams.Segment) -> Progress:
     """Progress in a segment from where it begins by now."""
     found = found or Progress()
     return found if found.floor >= segment.tail else found.merge(Progress(segment.tail))
+
+
+def consumed_lock(reader: str) -> str:
+    """Held while it changes what is acked of the source of a replicated group."""
+    return claims.lock(reader, "")

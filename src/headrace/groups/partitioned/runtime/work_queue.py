@@ -40,7 +40,8 @@ from headrace.groups.partitioned.core.changes import check_change
 from headrace.groups.partitioned.core.config import ElasticGroupConfig
 from headrace.groups.partitioned.names import ELASTIC_BUCKET, GroupName
 from headrace.groups.partitioned.runtime.places import left_out
-from headrace.groups.partitioned.runtime.queued import consumed_lock, unconsumed
+from headrace.groups.partitioned.runtime.queued import unconsumed
+from headrace.groups.partitioned.runtime.units import consumed_lock
 from headrace.groups.partitioned.stored import elastic_config
 from headrace.groups.progress import Progress
 from headrace.groups.progress.store import join, load_all
