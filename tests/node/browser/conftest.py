@@ -12,12 +12,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, TimeoutError, expect, sync_playwright
 
 from tests.node.browser.coverage import Coverage
 from tests.node.support import RunningNode, running
 from tests.support import wait_until
 
+ENTER_MS = 60_000
+"""The first page of a browser on a busy machine; what tests are about is waited for less."""
 WAIT_MS = 20_000
 """How long something may take to appear: a machine may be busy."""
 expect.set_options(timeout=WAIT_MS)
@@ -147,5 +149,9 @@ def enter(context: BrowserContext, node: RunningNode, coverage: Coverage, path: 
 def page(context: BrowserContext, console: RunningNode, coverage: Coverage) -> Any:
     """The overview, let in."""
     found = enter(context, console, coverage)
-    found.wait_for_selector("hr-overview table")
+    try:
+        found.wait_for_selector("hr-overview table", timeout=ENTER_MS)
+    except TimeoutError as error:
+        shown = found.locator("body").inner_text()
+        raise AssertionError(f"{found.problems} at {found.url}: {shown!r}") from error  # type: ignore[attr-defined]
     return found
