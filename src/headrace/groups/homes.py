@@ -230,6 +230,8 @@ class HomeAsking:
         self._drawing = asyncio.Lock()
         self._consumed: set[str] = set()
         self._told: dict[str, str] = {}
+        self.looking: list[str] = []
+        """The groups that are looked at now: what they see may be older than news that come now."""
 
     async def look(
         self,
@@ -242,7 +244,15 @@ class HomeAsking:
 
         ``consumed``: the program consumes the group already, which was given a home meanwhile.
         """
+        self.looking.append(key)
+        try:
+            return await self._look(key, read, consumed)
+        finally:
+            self.looking.remove(key)
 
+    async def _look(
+        self, key: str, read: Callable[[Tx, int | None], tuple[HomeStanding, T]], consumed: bool
+    ) -> T:
         def run(tx: Tx) -> tuple[HomeStanding, T]:
             return read(tx, self.number(key))
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import headrace
-from headrace.catalog import claims
+from headrace.catalog import Tx, claims, entries
 from headrace.errors import HeadraceError
 from headrace.groups import homes
+from headrace.groups.partitioned.runtime.hub import Hub
 from headrace.log.log import Log
 from headrace.regions import losing
 from headrace.regions.records import get_group
@@ -132,6 +135,41 @@ async def driven(tmp_path: Path) -> AsyncIterator[Two]:
         two = Two(tmp_path, eu, us)
         yield two
         two.agent.close()
+
+
+@in_loop
+async def test_an_answer_that_comes_while_a_member_looks_is_not_missed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It looked before the answer, and hears what it saw after the news of the answer."""
+    async with driven(tmp_path) as two:
+        client = two.eu
+        await client.publish("orders.1", b"first", key="1")
+        await two.step()
+        catalog, late = client.log.catalog, threading.Event()
+        read = catalog.read
+
+        def answered_meanwhile(fn: Callable[[Tx], Any], *, snapshot: bool = False) -> Any:
+            found = read(fn, snapshot=snapshot)
+            match found:
+                case (homes.HomeStanding(unproven=True), _) if not late.is_set():
+                    late.set()
+                    two.agent.step()
+                    hub = client.host.parts[Hub]
+                    asyncio.run_coroutine_threadsafe(heard(hub), client.host.loop).result()
+            return found
+
+        async def heard(hub: Hub) -> None:
+            now = read(lambda tx: entries.changes(tx, homes.PROOF_BUCKET, 0))
+            await until(lambda: hub._revisions[homes.PROOF_BUCKET] == now.revision)
+
+        monkeypatch.setattr(catalog, "read", answered_meanwhile)
+        async with client.join("orders", "billing", member="m1") as member:
+            async for delivery in member:
+                assert delivery.value == b"first"
+                await delivery.ack()
+                break
+        assert late.is_set()
 
 
 @in_loop

@@ -283,6 +283,7 @@ class Hub:
                 self._step_down(found.entries)
             elif bucket == PROOF_BUCKET:
                 changed |= {key for key, view in self._views.items() if view.unproven}
+                changed |= self._by_group.keys() & asking_of(self._host).looking
             elif found.reset:
                 changed |= self._by_group.keys()
             else:
