@@ -93,7 +93,11 @@ class Options:
             catalog.close()
 
     def open_async(self, *, create: bool = False, **settings: Any) -> Headrace:
-        """The log for asynchronous use; housekeeping is left to long-running programs."""
+        """The log for asynchronous use.
+
+        What stays open for long does the housekeeping and records who was lost
+        (``housekeeping=True``), as every open program does.
+        """
         import headrace
 
         tell_log()
