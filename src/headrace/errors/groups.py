@@ -314,6 +314,17 @@ class SeekOutsideError(InvalidInputError):
         self.kept = tuple(kept)
 
 
+class SeekTooLateError(InvalidInputError):
+    """A seek to a time that is still to come, of which there is no event."""
+
+    def __init__(self, group: str, to: str) -> None:
+        super().__init__(
+            f"group {group}: {to} lies in the future, and there is no event of then; to skip all "
+            "there is, seek to latest"
+        )
+        self.group = group
+
+
 class UnknownUnitNameError(InvalidInputError):
     """Units that the group does not have."""
 
