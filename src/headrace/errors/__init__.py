@@ -8,7 +8,6 @@ from headrace.errors.epoch_subscriptions import *
 from headrace.errors.epochs import *
 from headrace.errors.groups import *
 from headrace.errors.log import *
-from headrace.errors.operations import *
 from headrace.errors.reader_groups import *
 from headrace.errors.readers import *
 from headrace.errors.regions import *

@@ -6,12 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
 from headrace.catalog.streams import Segment, Stream
-from headrace.errors import (
-    InvalidPositionError,
-    SeekOutsideError,
-    SeekTooLateError,
-    UnknownUnitNameError,
-)
+from headrace.errors import InvalidPositionError, SeekOutsideError, UnknownUnitNameError
 from headrace.groups.operations.targets import GroupReader, Spot, Target
 from headrace.log import order
 from headrace.log.log import Log
@@ -70,7 +65,10 @@ def look_up(log: Log, target: Target, here: Sequence[Spot], to: To) -> dict[str,
         found[stream] = {s.number: places.get(s.number, s.head) for s in segments}
         beyond = beyond and all(found[stream][s.number] >= s.head for s in segments)
     if beyond:
-        raise SeekTooLateError(target.name, described(to))
+        raise InvalidPositionError(
+            f"group {target.name}: {described(to)} lies in the future, and there is no event of "
+            "then; to skip all there is, seek to latest"
+        )
     return found
 
 
