@@ -33,6 +33,11 @@ def test_letters_are_listed_shown_put_back_and_discarded(jobs: Cli) -> None:
     assert (first["reason"], first["attempts"], first["lives"]) == ("nacked", 1, 1)
     assert "no room for" in first["error"]
     assert first["died_at"]
+    listed = jobs("group", "dead", "ls", "jobs/work").out
+    assert "./work.sh exited with 3: no room for 2" in listed
+    decided = jobs("group", "decisions", "work").out.splitlines()
+    assert len([line for line in decided if "exited with 3: no room for" in line]) == 2
+    assert all(line.startswith("20") for line in decided), decided
     shown = jobs("group", "dead", "show", "work", str(second["id"])).out
     assert "./work.sh exited with 3" in shown
     assert "no room for" in shown
@@ -73,6 +78,7 @@ BAD = [
     (["dead", "put-back", "$share/twin/jobs.>", "--all", "--yes"], "nothing to do"),
     (["seek", "nobody", "--to", "latest"], "jobs/work"),
     (["seek", "work", "--to", "soon"], "is not a place"),
+    (["seek", "work", "--to", "9000-01-01"], "lies in the future"),
     (["seek", "work", "--to", "3"], "say in which segment: 0:3"),
     (["seek", "work", "--to", "0:99"], "by segment it has 0: 1 to"),
     (["seek", "work", "--to", "7:0"], "has no 7"),

@@ -102,6 +102,29 @@ def test_what_nobody_is_left_to_record_is_recorded_within_two_seconds(
     headrace.testing.run(main())
 
 
+@pytest.mark.parametrize("heard", [True, False])
+def test_a_member_that_died_with_the_leader_is_told_of_though_another_leads(
+    catalog: Catalog, heard: bool
+) -> None:
+    group = "$share/audit/orders.>"
+    joined = Decision(what=What.JOINED, reason="it has subscribed", target="worker")
+    elected = Decision(what=What.ELECTED, reason="it takes over", target="p2")
+    subscribed = Subscription(group, "orders.>", shared=True)
+
+    def die(tx: Tx) -> None:
+        sessions.put(tx, _session(subscribed, tx.now_us()))
+        decisions.record(tx, group, [elected, joined] if heard else [joined, elected])
+        leases.seize(tx, "leader audit:orders.>", "p2", 600_000)
+        leases.seize(tx, "session worker", "p1", 1)
+
+    catalog.write(die)
+    wait_until(lambda: catalog.leases.get("session worker") is None, "its end")
+    assert lost.look(catalog, "watchman-1") == 1
+    told = [each.source for each in decided(catalog, group) if each.what is What.LOST]
+    assert told == ([] if heard else ["worker"])  # who leads tells of those it has heard
+    assert lost.look(catalog, "watchman-1") == 0
+
+
 def _session(subscription: Subscription, now_us: int) -> SessionRecord:
     return SessionRecord(
         name="worker",

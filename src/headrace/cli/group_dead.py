@@ -88,7 +88,7 @@ def ls(name: GroupOf, /, *, which: WhichLetters = ANY, options: Options = NONE) 
             each.attempts,
             each.lives,
             each.reason,
-            _cut(each.error),
+            _cut(" ".join(each.error.split())),
         )
         for each in found
     )
@@ -281,7 +281,7 @@ def _time(at_us: int | None) -> str:
 
 
 def _cut(error: str) -> str:
-    line = printable(error.partition("\n")[0])
+    line = printable(error.partition("\n")[0]).rstrip(":")
     return line if len(line) <= ERROR_CHARS_MAX else line[: ERROR_CHARS_MAX - 1] + "…"
 
 

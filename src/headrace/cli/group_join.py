@@ -88,7 +88,7 @@ def join(
     async def run() -> None:
         settings = {"pin_ttl_ms": work.pin_ttl_ms, "max_deliveries": work.max_deliveries}
         async with (
-            options.open_async() as hr,
+            options.open_async(housekeeping=True) as hr,
             hr.join(stream, group, member, **settings) as joined,
         ):
             await _consume(joined, command, until, work.concurrency, options.json)

@@ -292,7 +292,7 @@ def finding_lines(found: Sequence[Finding]) -> list[str]:
 
 
 def decision_line(one: Decision) -> str:
-    """A decision in words."""
+    """A decision in words, on one line; a reason may quote the end of a command's output."""
     who = "/".join(part for part in (one.member, one.instance) if part)
     if one.source and one.target:
         who = f"{one.source} → {one.target}"
@@ -301,5 +301,5 @@ def decision_line(one: Decision) -> str:
     took = "" if one.took_ms is None else f" in {one.took_ms:,} ms"
     return (
         f"{moment_words(one.at_us)}  {one.number}  {who}{where} {one.what.value}{took}: "
-        f"{one.reason}{because}"
+        f"{' '.join(one.reason.split())}{because}"
     )

@@ -68,7 +68,7 @@ def read(
             await command.answer(delivery)
 
     async def run() -> None:
-        async with options.open_async() as hr:
+        async with options.open_async(housekeeping=True) as hr:
             found = await hr.reader_groups.get(group)
             joined = found.reader(
                 reader,

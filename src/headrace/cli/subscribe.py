@@ -58,7 +58,7 @@ def subscribe(
     shared = SharedOptions(host=listen, advertise=advertise)
 
     async def run() -> None:
-        opened = options.open_async(tls=tls.tls, shared=shared)
+        opened = options.open_async(tls=tls.tls, shared=shared, housekeeping=True)
         async with opened as hr, hr.session(session) as worker:
             if subscription not in worker.subscriptions:
                 await worker.subscribe(subscription, start=begin)

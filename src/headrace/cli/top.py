@@ -46,5 +46,5 @@ def top(
     from headrace.cli.top_live import run  # loads Arrow, which --help does without
 
     until_ctrl_c()
-    with options.look() as catalog:
+    with options.look(brief=False) as catalog:
         run(catalog, every)

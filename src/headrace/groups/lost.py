@@ -18,7 +18,7 @@ from headrace.groups import decisions
 from headrace.groups.decisions import Decision, What, ranges
 from headrace.groups.decisions.core.record import moment
 from headrace.groups.decisions.keys import record_key
-from headrace.groups.decisions.store import record_linked
+from headrace.groups.decisions.store import LOOKED_BACK, record_linked
 from headrace.groups.partitioned import deciding as partitioned
 from headrace.groups.partitioned.names import GroupName
 from headrace.groups.readers.names import FAMILY, ReaderGroupName
@@ -40,6 +40,8 @@ READER = "/reader/"
 Losses = list[tuple[str, Decision]]
 """Groups, by their names in the record, and what is to be recorded about each."""
 Describe = Callable[[Tx, Ended], Losses]
+
+_OVER = frozenset({What.LOST, What.LEFT, What.EVICTED})
 
 _kinds: dict[str, Describe] = {}
 
@@ -140,11 +142,25 @@ def _of_session(tx: Tx, lease: Ended) -> Losses:
         if not each.shared:
             found.append((record_key(sessions.private_group(name, each.filter)), lost))
             continue
-        key = record_key(f"{each.text.split('/')[1]}:{each.filter}")
-        # A leader that is alive tells of its members itself.
-        if leases.get(tx, lease_name(f"{each.text.split('/')[1]}:{each.filter}")) is None:
+        group = f"{each.text.split('/')[1]}:{each.filter}"
+        key = record_key(group)
+        # A leader that is alive tells of its members itself, of those that it has heard.
+        if leases.get(tx, lease_name(group)) is None or _never_heard(tx, key, name):
             found.append((key, lost))
     return found
+
+
+def _never_heard(tx: Tx, key: str, member: str) -> bool:
+    """Whether who leads a group was elected when a member that had joined was dead already."""
+    past = decisions.read(tx, key, LOOKED_BACK)
+    elected = [each.number for each in past if each.what is What.ELECTED]
+    own = [
+        each
+        for each in past
+        if (each.what is What.JOINED and each.target == member)
+        or (each.what in _OVER and each.source == member)
+    ]
+    return bool(elected and own) and own[-1].what is What.JOINED and own[-1].number < elected[-1]
 
 
 def _of_reader(tx: Tx, lease: Ended) -> Losses:

@@ -205,8 +205,8 @@ def _read_partitioned(text: str) -> FullName:
     stream, slash, group = text.partition("/")
     if not slash or "/" in group:
         raise InvalidNameError(
-            f"{text!r} is not the name of a group; write STREAM/GROUP, $share/GROUP/FILTER, or "
-            "the group's plain name"
+            f"{text!r} is not the name of a group; write STREAM/GROUP, $share/GROUP/FILTER, "
+            "reader/GROUP, or the group's plain name"
         )
     return FullName(PARTITIONED, check_name(stream, "stream name"), check_name(group, "group name"))
 

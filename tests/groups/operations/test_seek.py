@@ -264,6 +264,7 @@ BAD: list[tuple[str, Any, dict[str, Any], type[Exception], str]] = [
     ("orders/billing", {0: -1}, {}, InvalidPositionError, "not a place"),
     ("orders/billing", {0: 99}, {}, SeekOutsideError, r"by segment it has 0: 2 to 5, 1: 0 to 5"),
     ("orders/billing", {0: 1}, {}, SeekOutsideError, r"0: 2 to 5"),
+    ("orders/billing", datetime(9000, 1, 1, tzinfo=UTC), {}, InvalidPositionError, "the future"),
     ("orders/billing", {7: 0}, {}, UnknownUnitNameError, "no 7; its units are orders/0, orders/1"),
     ("orders/billing", "latest", {"units": ["orders/9"]}, UnknownUnitNameError, "has no orders/9"),
     ("orders/billing", "latest", {"units": []}, UnknownUnitNameError, "was given no units"),

@@ -187,6 +187,8 @@ def _settle_all(
     count = 0
     for part in _parts(due):
         count += _settle_part(log, target, stream, part, restored, strict=selection.ids is not None)
+    if not count:  # somebody else was quicker with all of them
+        raise NoLettersError(target.name)
     return msgspec.structs.replace(done, letters=count)
 
 

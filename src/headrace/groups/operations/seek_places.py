@@ -50,14 +50,25 @@ def check_place(to: object) -> None:
 
 
 def look_up(log: Log, target: Target, here: Sequence[Spot], to: To) -> dict[str, dict[int, int]]:
-    """{stream: {segment: offset}} of what has to be looked up; blocks."""
+    """{stream: {segment: offset}} of what has to be looked up; blocks.
+
+    A time that is still to come is refused, unless there are events of then.
+    """
     if not isinstance(to, datetime):
         return {}
     found = {}
+    beyond = to_us(to) > log.catalog.read(lambda tx: tx.now_us())
     for stream in {spot.stream.name for spot in here if is_sought(target, spot.reader)}:
         reader = log.reader(stream, Query(start=to, follow=True))
         places = reader.positions
-        found[stream] = {s.number: places.get(s.number, s.head) for s in reader.stream.segments}
+        segments = reader.stream.segments
+        found[stream] = {s.number: places.get(s.number, s.head) for s in segments}
+        beyond = beyond and all(found[stream][s.number] >= s.head for s in segments)
+    if beyond:
+        raise InvalidPositionError(
+            f"group {target.name}: {described(to)} lies in the future, and there is no event of "
+            "then; to skip all there is, seek to latest"
+        )
     return found
 
 

@@ -128,6 +128,17 @@ def _cause(decision: Decision, known: Sequence[Decision]) -> int:
         if past.what not in wanted:
             continue
         about = not same or decision.member in (past.source, past.target)
+        if past.what is What.MOVES and decision.units:
+            about = about and _overlap(decision, past)
         if about or past.what in _OF_ALL:
             return past.number
     return 0
+
+
+def _overlap(one: Decision, other: Decision) -> bool:
+    """Whether some unit is among those of both."""
+    return any(
+        a.stream == b.stream and a.first <= b.last and b.first <= a.last
+        for a in one.units
+        for b in other.units
+    )

@@ -116,6 +116,8 @@ class MemberInstance:
         self._changed = asyncio.Event()
         self._closing: asyncio.Task[None] | None = None
         self._rechecking = False
+        self._last_said: tuple[What, str] | None = None
+        """Of a thousand partitions that wait for the same, one line is enough."""
         self.announced = False
         """Whether it is recorded that it joined."""
 
@@ -261,7 +263,9 @@ class MemberInstance:
                     holding.give_up()
             case InstanceDecision():
                 self._hub.record.add(self, effect)
-                level = logging.WARNING if effect.what in LOUD else logging.INFO
+                said, self._last_said = self._last_said, (effect.what, effect.reason)
+                loud = effect.what in LOUD and said != self._last_said
+                level = logging.WARNING if loud else logging.INFO
                 where = "" if effect.partition is None else f", partition {effect.partition}"
                 _log.log(level, "%s%s: %s, %s", self, where, effect.what.value, effect.reason)
 
