@@ -25,6 +25,7 @@ MODULES = (
     "shared_runtime",
     "cores_readers",
     "readers",
+    "readers_many",
     "cores_regions",
     "cores_epochs",
     "epochs",

@@ -80,6 +80,8 @@ def test_a_group_from_its_making_to_its_end(typed: Any, tmp_path: Path) -> None:
         ("offline", "report", "r1", "--position", "orders/0"),
         ("streams", "drop", "report", "nope"),
         ("streams", "add", "report", "nope"),
+        ("streams", "add", "report", "orders"),
+        ("reset", "report", "--cut", "no-such-file", "--yes"),
     ],
 )
 def test_bad_input_is_one_line_and_changes_nothing(typed: Any, words: tuple[str, ...]) -> None:
@@ -89,6 +91,17 @@ def test_bad_input_is_one_line_and_changes_nothing(typed: Any, words: tuple[str,
     assert (status, out) == (2, "")
     assert len(err.strip().splitlines()) <= 2
     assert typed("reader", "info", "report", "--json")[1] == before
+
+
+def test_a_damaged_text_of_a_cut_is_refused_with_what_is_wrong_said_once(
+    typed: Any, tmp_path: Path
+) -> None:
+    typed("reader", "create", "report", "--streams", "orders")
+    text, kept = typed("reader", "cut", "report")[1], tmp_path / "cut"
+    kept.write_text(text[:30] + ("A" if text[30] != "A" else "B") + text[31:])
+    status, _, said = typed("reader", "reset", "report", "--cut", str(kept), "--yes")
+    assert (status, said.count("not the text of a cut")) == (2, 1)
+    assert "checksum does not match" in said
 
 
 @pytest.mark.parametrize("idle", ["1x", "-1", "1e9", "", "nan", "99999999999999w"])

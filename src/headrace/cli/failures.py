@@ -17,6 +17,7 @@ from headrace.errors import (
     InvalidInputError,
     LateEventError,
     PublisherInUseError,
+    StreamOfGroupExistsError,
     UnknownCheckpointError,
     UnknownGroupError,
     UnknownMemberError,
@@ -109,7 +110,12 @@ def status_of(error: HeadraceError) -> int:
     if isinstance(error, StoppedError):
         error = error.cause
     bad_input = isinstance(
-        error, InvalidInputError | UnknownSchemeError | UNKNOWN_NAME | REFUSED_EPOCH
+        error,
+        InvalidInputError
+        | UnknownSchemeError
+        | StreamOfGroupExistsError
+        | UNKNOWN_NAME
+        | REFUSED_EPOCH,
     )
     return EXIT_USAGE if bad_input else EXIT_FAILED
 

@@ -54,6 +54,10 @@ def from_file(path: Path) -> StreamCut | GroupCheckpoint:
     if str(path) == "-":
         text = sys.stdin.read(TEXT_BYTES_MAX)
     else:
+        if not path.exists():
+            raise UsageError(
+                f"there is no file {path}; give one with the text of a cut, or - for the input"
+            )
         if path.stat().st_size > TEXT_BYTES_MAX:
             raise UsageError(f"{path}: it is too large for the text of a cut")
         text = path.read_text(errors="replace")

@@ -7,6 +7,8 @@ neither ``.`` nor ``:``, as those of partitioned (``STREAM.GROUP``) and of share
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import msgspec
 
 from headrace.catalog import Tx, reader_groups
@@ -101,7 +103,13 @@ def encode(name: str, record: ReaderGroupRecord) -> bytes:
 def decode(row: ReaderGroupRow) -> ReaderGroupRecord:
     """The record of a group that is there."""
     assert row.config is not None
-    return _records.decode(row.name, row.config)
+    return _decoded(row.name, row.config)
+
+
+@lru_cache(maxsize=32)
+def _decoded(name: str, config: bytes) -> ReaderGroupRecord:
+    """Every update and every look needs the record, which seldom changes and may be long."""
+    return _records.decode(name, config)
 
 
 def require(tx: Tx, name: str) -> tuple[ReaderGroupRow, ReaderGroupRecord]:

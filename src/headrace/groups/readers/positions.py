@@ -115,6 +115,8 @@ def _parsed(decoder: msgspec.msgpack.Decoder[tuple[int, P]], what: str, text: st
         if unpacking.unconsumed_tail:
             raise InvalidCutTextError(what, "it is too large")
         number, value = decoder.decode(data)
+    except InvalidCutTextError:
+        raise
     except (ValueError, zlib.error, msgspec.MsgspecError) as error:
         raise InvalidCutTextError(what, str(error)) from error
     if number != _FORMAT:

@@ -208,6 +208,27 @@ def test_the_most_loaded_releases_first_and_the_least_loaded_claims_first_within
     assert balance.record_period_ms(group.state, settings) == 50 * settings.record_ms
 
 
+def test_among_many_readers_who_has_its_share_leaves_what_is_on_offer_to_those_who_lack_it() -> (
+    None
+):
+    settings, names = ReaderSettings(), [f"r{n}" for n in range(100)]
+    group = Group.of(202, *names)
+    owned = dict.fromkeys(names, 2) | {"r0": 3, "r98": 1, "r99": 0}
+    numbers = iter(range(200))
+    for reader, count in owned.items():
+        group.claim(reader, *(f"a/{next(numbers)}" for _ in range(count)))
+    held_ms = {r: balance.held_back_ms(group.state, r, settings) for r in names}
+    # Those with one too many or just enough wait, whoever is below its share does not.
+    assert held_ms == dict.fromkeys(names, 4 * settings.balance_ms) | {"r98": 0, "r99": 0}
+    group.claim("r98", "a/199")
+    group.claim("r99", "a/200", "a/201")
+    # Nobody lacks anything: what is left over fits nobody's share, and is read all the same.
+    assert [r for r in names if balance.held_back_ms(group.state, r, settings)] == ["r0"]
+    few = Group.of(4, "r0", "r1")
+    few.claim("r0", "a/0", "a/1", "a/2")
+    assert balance.held_back_ms(few.state, "r0", settings) == 0
+
+
 loads = st.builds(
     Load, st.integers(0, 5), st.none() | st.integers(0, 9 * ASSUMED_MS), st.booleans()
 )

@@ -231,6 +231,22 @@ def test_who_has_released_leaves_it_to_the_less_loaded_for_a_while() -> None:
     assert isinstance(busy.run(321), AcquireShare)
 
 
+def test_among_many_readers_who_has_its_share_leaves_what_is_on_offer_for_a_while() -> None:
+    group = Group.of(100)
+    desk = Desk(group, "r0")
+    others = [f"r{n}" for n in range(1, 100)]
+    group.join(*others)
+    group.claim("r0", "a/0")
+    for number, name in enumerate(others[:-2], 1):
+        group.claim(name, f"a/{number}")
+    desk.step(100)  # two are on offer, and two readers have none
+    assert desk.run(899) is None
+    group.claim(others[-1], "a/98")
+    assert desk.run(900) is None
+    assert desk.run(1699) is None  # another one is the first on offer: it waits anew
+    assert isinstance(desk.run(2000), AcquireShare)  # whoever lacks it may be dead
+
+
 def test_what_nobody_takes_is_taken_back_and_kept_for_longer_each_time() -> None:
     """The reader that has less is dead, and its lease has still to run out."""
     group = Group.of(2)

@@ -90,6 +90,28 @@ def test_a_dead_reader_is_replaced_and_its_answers_count_no_more(catalog_url: st
     run(catalog_url, work)
 
 
+def test_a_newcomer_with_a_shorter_lease_than_all_others_is_replaced_when_that_has_run_out(
+    catalog_url: str,
+) -> None:
+    async def work(hr: headrace.Headrace) -> None:
+        await hr.create_stream("orders", ["orders.>"], segments=4)
+        group = await hr.reader_groups.create("report", streams=["orders"])
+        async with (
+            group.reader("r1", lease_ttl_ms=60_000) as r1,
+            headrace.open(catalog_url, housekeeping=False) as other,
+        ):
+            await until(lambda: len(r1.status.segments) == 4)
+            again = await other.reader_groups.get("report")
+            async with again.reader("r2", lease_ttl_ms=2000) as r2:
+                await until(lambda: len(r1.status.segments) == len(r2.status.segments) == 2)
+                freeze(r2)
+                began_ms = hr.host.now_ms()
+                await until(lambda: len(r1.status.segments) == 4)
+                assert hr.host.now_ms() - began_ms <= 2000 + 500
+
+    run(catalog_url, work)
+
+
 def test_a_name_comes_back_with_its_segments(catalog_url: str) -> None:
     async def work(hr: headrace.Headrace) -> None:
         await hr.create_stream("orders", ["orders.>"], segments=6)

@@ -10,17 +10,26 @@ below its share, rounded down: an eleventh reader gets a tenth of what each of t
 what the first one has.  The share of a reader that is far behind is a fraction of the others'.
 
 *Rank.*  The most loaded releases first and the least loaded claims first, spread over a moment.
+With many readers that moment is shorter than news takes to get around.  Somebody who has its share
+already would claim before those who lack something, and have to give that up again, to the next
+one who has its share: thousands of updates that settle nothing.  So it holds back for longer.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
+from typing import Final
 
 from headrace.errors import NotMemberError
 from headrace.groups.readers.core.loads import FAR_WEIGHT
 from headrace.groups.readers.core.segments import SegmentId
 from headrace.groups.readers.core.settings import ReaderSettings
 from headrace.groups.readers.core.state import Holding, ReaderGroupState
+
+MANY: Final = 25
+"""From so many readers on, who has its share holds back; the more of them there are the longer."""
+HELD_BACK_MAX: Final = 4
+"""At most for this many times as long as ranks are spread over."""
 
 
 def fair_share(segments: int, readers: int) -> int:
@@ -96,6 +105,19 @@ def acquire_delay_ms(state: ReaderGroupState, reader: str, settings: ReaderSetti
     """How long a reader waits before it claims: not at all if it is the least loaded."""
     readers = len(state.members)
     return settings.balance_ms * (readers - 1 - state.loads.rank(reader)) // readers
+
+
+def held_back_ms(state: ReaderGroupState, reader: str, settings: ReaderSettings) -> int:
+    """How much longer it leaves to others what it would have to give up again, having its share.
+
+    They may be dead, and not yet known to be, so it does not hold back for good.
+    """
+    many = len(state.members) // MANY
+    if not many or len(state.owned(reader)) < kept_count(state, reader):
+        return 0
+    if not state.loads.exceeds(reader, -1, 1):
+        return 0
+    return settings.balance_ms * min(many, HELD_BACK_MAX)
 
 
 def record_period_ms(state: ReaderGroupState, settings: ReaderSettings) -> int:

@@ -126,6 +126,8 @@ class Reader:
         self._proposed: Update | None = None
         self._answer_by_ms = 0
         self._acquire_at_ms: int | None = now_ms + settings.join_delay_ms
+        self._held_back_from: SegmentId | None = None
+        """What has waited longest for a reader, if it is left to others who have less."""
         self._release_at_ms: int | None = None
         self._released: frozenset[SegmentId] = frozenset()
         self._keep_ms = self._keep_until_ms = 0
@@ -290,9 +292,12 @@ class Reader:
         if overloaded or not state.unassigned:
             self._acquire_at_ms = None
             return None
-        if self._acquire_at_ms is None:
+        held_ms = balance.held_back_ms(state, self.name, self.settings)
+        left = next(iter(state.unassigned)) if held_ms else None
+        if self._acquire_at_ms is None or left != self._held_back_from:
+            self._held_back_from = left
             delay_ms = balance.acquire_delay_ms(state, self.name, self.settings)
-            self._acquire_at_ms = now_ms + delay_ms
+            self._acquire_at_ms = now_ms + delay_ms + held_ms
         if now_ms >= self._acquire_at_ms:
             self._take_back(state, now_ms)
             return AcquireShare(self.name, self.token)

@@ -28,6 +28,7 @@ from headrace.catalog import Tx, leases, reader_groups
 from headrace.errors import CatalogClosedError, HeadraceError, UnknownReaderGroupError
 from headrace.groups import decisions
 from headrace.groups.readers import names
+from headrace.groups.readers.core.changes import ReaderAdded
 from headrace.groups.readers.core.state import ReaderGroupState
 from headrace.groups.readers.core.synchronizer import Followed
 from headrace.groups.readers.core.updates import RecordPositions, ReportLag, Update
@@ -76,6 +77,8 @@ class Following:
         self._looking: asyncio.Task[None] | None = None
         self._wanted = False
         self.closed = False
+        self.joins = 0
+        """Grows whenever somebody has joined."""
 
     @property
     def state(self) -> ReaderGroupState:
@@ -182,6 +185,10 @@ class Following:
             self._tell(None)
 
     def _tell(self, news: Followed | None) -> None:
+        if news is None or any(
+            isinstance(change, ReaderAdded) for each in news.outcomes for change in each.changes
+        ):
+            self.joins += 1
         for follower in list(self.followers):
             follower.followed(news)
 

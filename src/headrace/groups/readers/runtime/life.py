@@ -46,6 +46,8 @@ from headrace.host import Host
 
 WAKES_APART = 3
 """Lives that idle wake up at this many moments in the time between two heartbeats."""
+NEWCOMER_LOOK_MS = 500
+"""After somebody has joined, whose lease may be shorter than all that were seen before."""
 
 _log = logging.getLogger(__name__)
 
@@ -123,6 +125,8 @@ class ReaderLife(Owner):
         self._due = False
         self._lagging = Lagging(owner.host, following.name)
         self._ticking = owner.host.timer(self.step)
+        self._newcomers = owner.host.timer(self._look_for_dead)
+        self._joins = following.joins
         self.took(joined.committed)
 
     def __str__(self) -> str:
@@ -151,6 +155,9 @@ class ReaderLife(Owner):
             self._begin()
         for effect in effects:
             self._carry_out(effect)
+        if self._joins != self._following.joins and not self.over:
+            self._joins = self._following.joins
+            self._newcomers.bring_forward_ms(now_ms + NEWCOMER_LOOK_MS)
         if not self.over:
             self._ticking.set_ms(self._wake_at_ms(now_ms))
 
@@ -192,11 +199,7 @@ class ReaderLife(Owner):
             case Refresh():
                 self._hub.refresh(self._following)
             case Detect():
-                kept_ms = self._hub.kept_ms(self._following)
-                if kept_ms is None:
-                    self._host.spawn(self._detect())
-                else:
-                    self._detected(kept_ms)
+                self._look_for_dead()
             case StartAgain():
                 self.end()
                 self._owner.life_over(self)
@@ -274,7 +277,6 @@ class ReaderLife(Owner):
     def end(self, why: Fenced | None = None) -> None:
         """This life is over: nothing that is held counts any more."""
         self.stop()
-        self._ticking.clear()
         units = list(self.held.values())
         self.held.clear()
         for unit in units:
@@ -285,6 +287,7 @@ class ReaderLife(Owner):
     def stop(self) -> None:
         super().stop()
         self._ticking.clear()
+        self._newcomers.clear()
 
     # -- what it hears of its segments ----------------------------------------------------
 
@@ -356,6 +359,13 @@ class ReaderLife(Owner):
             if unit.unit in found
         }
         return await self._lagging.ms(self._following.record, floors)
+
+    def _look_for_dead(self) -> None:
+        kept_ms = self._hub.kept_ms(self._following)
+        if kept_ms is None:
+            self._host.spawn(self._detect())
+        else:
+            self._detected(kept_ms)
 
     async def _detect(self) -> None:
         try:
