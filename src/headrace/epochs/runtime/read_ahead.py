@@ -28,7 +28,7 @@ from headrace.log.cursor import FileAhead
 AHEAD_ROWS = 65_536
 FIRST_ROWS = 4096
 """How many rows are read ahead while the size of a row is not known."""
-AHEAD_BYTES = 16 * 1024 * 1024
+AHEAD_BYTES = 8 * 1024 * 1024
 LOOP_EPOCHS = 512
 """Rows of up to so many epochs are put apart by the event loop, a load at a time.
 
