@@ -112,12 +112,18 @@ class EpochRows:
         return RowReading(self, runs_of(references), WantedTimes(self.shape, times))
 
     def by_time(
-        self, references: Iterable[Reference], times: Sequence[Time], *, bytes_max: int
+        self,
+        references: Iterable[Reference],
+        times: Sequence[Time],
+        *,
+        brief: bool = False,
+        bytes_max: int,
     ) -> tuple[dict[Time, list[pa.RecordBatch]], int]:
         """All rows at `times`, apart by time, and their bytes; see :class:`ByTime`."""
         apart = ByTime(self.shape, times, bytes_max=bytes_max)
-        for batch, stamps in self.reading(references, times):
-            apart.add(batch, stamps)
+        reading = self.reading(references, times)
+        while (load := reading.next(brief=brief)) is not None:
+            apart.add(*load)
         return apart.found, apart.size
 
     def cursor(self, run: RowRun) -> Cursor:

@@ -102,8 +102,15 @@ class ReadAhead:
     async def _by_time(
         self, references: list[Reference], times: list[Time], count: int
     ) -> tuple[dict[Time, list[pa.RecordBatch]], int]:
-        rows, most = self._rows, 4 * AHEAD_BYTES
-        if not self._host.loads.may_read or (count > LOOP_ROWS and len(times) > LOOP_EPOCHS):
+        loads, rows, most = self._host.loads, self._rows, 4 * AHEAD_BYTES
+        few = count <= LOOP_ROWS
+        if loads.may_read and few:
+            # At one go: what is given to a program that was frozen meanwhile is too late.
+            with suppress(FileAhead):
+                return loads.read(
+                    lambda: rows.by_time(references, times, brief=True, bytes_max=most)
+                )
+        if few or not loads.may_read or len(times) > LOOP_EPOCHS:
             return await self._host.in_thread(rows.by_time, references, times, bytes_max=most)
         apart = ByTime(rows.shape, times, bytes_max=most)
         reading = rows.reading(references, times)
