@@ -159,9 +159,8 @@ class LedgerPart:
         return sum(len(step.times) for step in self.steps)
 
     def times(self) -> RowTimes:
-        """The time of all rows, or the parts of the time of each."""
-        assert self._times is not None
-        return self._times
+        """The time of all rows, or the parts of the time of each; without rows it says nothing."""
+        return (0,) if self._times is None else self._times
 
     def joined(self, others: Sequence[EpochProgress]) -> EpochProgress:
         """This and those behind it as one: their steps in order, their rows one after another."""
