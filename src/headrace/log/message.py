@@ -176,6 +176,8 @@ def with_epochs(
         values = struct.pack(f"<{parts}q", *times) * rows
     elif order is None:
         values = times.tobytes()
+    elif parts == 1:
+        values = times.reshape(-1).take(np.frombuffer(order, np.int64)).tobytes()
     else:
         values = times[np.frombuffer(order, np.int64)].tobytes()
     bounds = epoch_bounds(rows, parts)

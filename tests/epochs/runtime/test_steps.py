@@ -13,7 +13,7 @@ import pytest
 
 import headrace
 from headrace.epochs.core.times import INTEGERS
-from headrace.epochs.runtime.rows import distinct
+from headrace.epochs.runtime.rows import distinct, distinct_of, together
 from headrace.errors import EpochRowsError
 
 Epochs = dict[int, list[bytes]]
@@ -156,3 +156,15 @@ def test_epochs_of_many_rows_that_are_interleaved_come_one_by_one(tmp_path: Path
                         assert offsets == sorted(offsets)
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("parts", [[(3, 2)], [(1, 2), (4, 1), (1, 3)], [(5, 1), (2, 2), (9, 1)]])
+def test_parts_of_one_time_each_are_as_their_rows(parts: list[tuple[int, int]]) -> None:
+    single = [((time,), rows) for time, rows in parts]
+    whole = np.array([[time] for time, rows in parts for _ in range(rows)], np.int64)
+    known, places = distinct_of(INTEGERS, single)
+    wanted, where = distinct(INTEGERS, whole)
+    assert known == wanted
+    assert places.tolist() == where.tolist()
+    joined = together(single)
+    assert joined == (3,) if len(parts) == 1 else np.array_equal(joined, whole)

@@ -22,7 +22,7 @@ from headrace.epochs.core.ledger import Decided, LedgerState, PublisherState
 from headrace.epochs.core.lines import Line, Span, encode_line
 from headrace.epochs.core.times import Time, TimeShape, shape_of
 from headrace.epochs.runtime import progress_log
-from headrace.epochs.runtime.rows import RowTimes, distinct, together
+from headrace.epochs.runtime.rows import RowTimes, distinct, distinct_of, one_each, together
 from headrace.errors import Fenced
 from headrace.log import events
 from headrace.log.message import single
@@ -178,16 +178,23 @@ class LedgerPart:
             publisher=self.publisher,
         )
         whole._told = parts
+        whole._parts = one_each(timed)
         return whole
 
     _told: Sequence[Self] = ()
+    _parts: Sequence[tuple[tuple[int, ...], int]] | None = None
+    """Of joined ones: the time and the rows of each, if each has one time."""
 
     def prepare(self, shares: Sequence[Share]) -> None:
         """Count the rows of each time in every share."""
         self._known, self._counts = (), []
         if self._times is None or not shares:
             return
-        self._known, places = distinct(self._where.shape, self._times)
+        shape = self._where.shape
+        if self._parts:
+            self._known, places = distinct_of(shape, self._parts)
+        else:
+            self._known, places = distinct(shape, self._times)
         if len(self._known) == 1:
             self._counts = [()] * len(shares)
             return

@@ -145,11 +145,32 @@ def refuse_late(
         ) from None
 
 
+def distinct_of(
+    shape: TimeShape, parts: Sequence[tuple[tuple[int, ...], int]]
+) -> tuple[tuple[Time, ...], npt.NDArray[np.int64]]:
+    """As :func:`distinct`, of parts that have one time each, with their numbers of rows."""
+    known = sorted({row for row, _ in parts})
+    place_of = {row: place for place, row in enumerate(known)}
+    places = np.array([place_of[row] for row, _ in parts], np.int64)
+    return tuple(map(shape.from_row, known)), places.repeat([rows for _, rows in parts])
+
+
+def one_each(
+    parts: Sequence[tuple[RowTimes, int]],
+) -> list[tuple[tuple[int, ...], int]] | None:
+    """The parts, if each has one time for all its rows."""
+    found = [(each, rows) for each, rows in parts if isinstance(each, tuple)]
+    return found if len(found) == len(parts) else None
+
+
 def together(parts: Sequence[tuple[RowTimes, int]]) -> RowTimes:
     """The times of several appends (each with its number of rows) as those of one."""
-    first = parts[0][0]
-    if all(isinstance(each, tuple) and each == first for each, _ in parts):
-        return first
+    if (single := one_each(parts)) is not None:
+        first = single[0][0]
+        if all(each == first for each, _ in single):
+            return first
+        times = np.array([each for each, _ in single], np.int64)
+        return times.repeat([rows for _, rows in single], axis=0)
     arrays = [
         np.repeat(np.array([each], np.int64), rows, axis=0) if isinstance(each, tuple) else each
         for each, rows in parts
