@@ -97,7 +97,7 @@ class Pipelined:
 
     def _check_subjects(self, write: Write) -> None:
         if write.plain.rows:
-            self._host.log.routes.get(self._stream).check_subjects(write.plain.batch)
+            self._host.log.routes.get(self._stream).check_subjects(write.plain.given)
 
     @property
     def _is_full(self) -> bool:

@@ -210,7 +210,7 @@ class Write:
             shares = route.prefix and self._compiled_shares(route, pending, route.prefix)
             if shares:
                 return shares
-            route.check_subjects(pending.batch)
+            route.check_subjects(pending.given)
         return self._shares(route, pending)
 
     def _shares(self, route: Route, pending: Pending) -> list[Share]:
@@ -241,10 +241,11 @@ class Write:
         kernels = compiled.kernels
         if kernels is None or not pending.is_small or pending.rows < 2 or len(route.segments) < 2:
             return None
-        layout, columns = pending.layout, pending.batch.columns
+        layout, columns = pending.layout, pending.given.columns
         if pending.progress is not None and layout & events.EPOCH_BIT:
             # The kernel knows plain columns; the times are put behind them in each share.
-            layout, columns = layout ^ events.EPOCH_BIT, columns[:-1]
+            layout ^= events.EPOCH_BIT
+            columns = columns[: layout.bit_count()]
         form = form_of(layout)
         hashed = route.hashed(layout & events.KEY_BIT != 0)
         if form is None or hashed is None or any(column.null_count for column in columns):

@@ -51,7 +51,10 @@ class Joined:
                 write.add_events(stream, singles, now_us())
             else:
                 appends = [one for at in run if isinstance(one := given[at], Pending)]
-                whole = pa.concat_batches([append.batch for append in appends])
+                parts = [append.given for append in appends]
+                if any(part.schema != parts[0].schema for part in parts):
+                    parts = [append.batch for append in appends]  # some lack their epoch column
+                whole = pa.concat_batches(parts)
                 progress = appends[0].progress
                 if progress is not None:
                     rest = [append.progress for append in appends[1:] if append.progress]

@@ -134,6 +134,30 @@ def _many_bounds(parts: int, rows: int) -> bytes:
     return np.arange(0, parts * (rows + 1), parts, dtype=np.int32).tobytes()
 
 
+def epoch_column(rows: int, times: tuple[int, ...] | npt.NDArray[np.int64]) -> pa.Array:
+    """An epoch column: one time for all rows, or one for each."""
+    if isinstance(times, tuple):
+        parts = len(times)
+        values = np.full(rows, times[0], np.int64) if parts == 1 else np.tile(times, rows)
+    else:
+        parts = times.shape[1]
+        values = np.ascontiguousarray(times).reshape(-1)
+    bounds = pa.py_buffer(epoch_bounds(rows, parts))
+    child = events.numbers(values)
+    return pa.Array.from_buffers(events.EPOCH, rows, [None, bounds], children=[child])
+
+
+def with_column(
+    batch: pa.RecordBatch, times: tuple[int, ...] | npt.NDArray[np.int64]
+) -> pa.RecordBatch:
+    """A batch without an epoch column with one."""
+    layout = events.layout_of(batch.schema) | events.EPOCH_BIT
+    place = (layout & (events.EPOCH_BIT - 1)).bit_count()  # columns stand in the order of bits
+    arrays = batch.columns
+    arrays.insert(place, epoch_column(batch.num_rows, times))
+    return pa.RecordBatch.from_arrays(arrays, schema=events.schema_of(layout))
+
+
 def with_epochs(
     blob: bytes,
     layout: int,
@@ -152,6 +176,8 @@ def with_epochs(
         values = struct.pack(f"<{parts}q", *times) * rows
     elif order is None:
         values = times.tobytes()
+    elif parts == 1:
+        values = times.reshape(-1).take(np.frombuffer(order, np.int64)).tobytes()
     else:
         values = times[np.frombuffer(order, np.int64)].tobytes()
     bounds = epoch_bounds(rows, parts)

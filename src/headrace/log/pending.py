@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -13,7 +14,7 @@ from headrace.catalog import Tx
 from headrace.catalog.lanes import LaneStep
 from headrace.catalog.producers import Placed
 from headrace.log import events, limits
-from headrace.log.message import Single
+from headrace.log.message import Single, with_column
 from headrace.log.routing import Route
 from headrace.log.shares import Share
 
@@ -78,13 +79,27 @@ class Pending:
         if isinstance(given, Single):
             self.rows, self.size_bytes, self.is_small = 1, len(given.blob), False
             return
-        self.batch = given
+        self.given = given
+        """The events; the epoch column may be missing that ``batch`` and ``layout`` have."""
         self.rows = given.num_rows
         # The size of the buffers is cheap to ask, and an upper bound: a slice counts as the whole.
         whole = given.get_total_buffer_size()
         self.size_bytes = whole if whole <= limits.INLINE_BYTES else given.nbytes
-        self.is_small = self.size_bytes <= limits.INLINE_BYTES
         self.layout = events.layout_of(given.schema)
+        if progress is not None and not self.layout & events.EPOCH_BIT:
+            self.layout |= events.EPOCH_BIT
+            times = progress.times()
+            parts = len(times) if isinstance(times, tuple) else times.shape[1]
+            self.size_bytes += self.rows * (8 * parts + 4)
+        self.is_small = self.size_bytes <= limits.INLINE_BYTES
+
+    @cached_property
+    def batch(self) -> pa.RecordBatch:
+        """The events with all their columns."""
+        if self.layout == events.layout_of(self.given.schema):
+            return self.given
+        assert self.progress is not None
+        return with_column(self.given, self.progress.times())
 
     @property
     def joins(self) -> bool:

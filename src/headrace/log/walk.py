@@ -61,6 +61,10 @@ class Walk(ABC, Generic[B]):
         self._on_damaged = on_damaged
         self._batches_wanted = 8
 
+    def expect(self, commits: int) -> None:
+        """What is wanted are the rows of so many commits: the first load may ask for as many."""
+        self._batches_wanted = min(FETCH_MAX, max(self._batches_wanted, commits))
+
     @property
     @abstractmethod
     def in_file(self) -> bool:

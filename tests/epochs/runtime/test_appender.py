@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import pyarrow as pa
 import pytest
 
 import headrace
@@ -146,3 +147,35 @@ def test_without_await(catalog_url: str) -> None:
             held.drop()
         with hr.epochs("a", start="earliest", until=301) as whole:
             assert [len(epoch.table()) for epoch in whole] == [2] * 300 + [1]
+
+
+def test_times_by_row_and_one_for_all_share_commits(catalog_url: str, either_way: None) -> None:
+    async def work(hr: headrace.Headrace) -> None:
+        noted = {"subject": "a.h", "value": b"v", "headers": [{"key": "k", "value": b"w"}]}
+        headers = pa.Table.from_pylist([noted] * 2, hr_schema)
+        async with hr.epoch_publisher("a", "eu") as pub:
+            before = len(await lines(hr))
+            async with pub.appender() as appender:
+                for time in range(0, 60, 3):
+                    await appender.append(time, table(5))
+                    await appender.append(None, table(2, [[time + 1], [time + 2]]))
+                    await appender.append(None, table(3, [[time]] * 3))
+                    await appender.append(time, table(1), advance_to=time + 1)
+                    await appender.append(time + 2, headers)
+                    await appender.advance_to(time + 3)
+            assert len(await lines(hr)) - before < 60
+        each = {(time,): (9, 1, 3)[time % 3] for time in range(60)}
+        assert await rows(hr) == each
+        await check_lines(hr)
+        async with hr.epochs("a", start="earliest", until=60) as whole:
+            found = {(epoch.time,): (await epoch.table()).num_rows async for epoch in whole}
+        assert found == each
+
+    hr_schema = pa.schema(
+        [
+            ("subject", pa.string()),
+            ("value", pa.binary()),
+            ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
+        ]
+    )
+    run(catalog_url, work)

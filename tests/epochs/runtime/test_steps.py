@@ -13,7 +13,7 @@ import pytest
 
 import headrace
 from headrace.epochs.core.times import INTEGERS
-from headrace.epochs.runtime.rows import distinct
+from headrace.epochs.runtime.rows import distinct, distinct_of, together
 from headrace.errors import EpochRowsError
 
 Epochs = dict[int, list[bytes]]
@@ -119,3 +119,52 @@ def test_distinct_times_and_their_places(times: list[int]) -> None:
     known, places = distinct(INTEGERS, np.array(times, np.int64).reshape(-1, 1))
     assert list(known) == sorted(set(times))
     assert [known[place] for place in places] == times
+
+
+def test_epochs_of_many_rows_that_are_interleaved_come_one_by_one(tmp_path: Path) -> None:
+    """More than are read in one go: a load at a time, put apart as they come."""
+    parts, size = 6, 1500
+
+    async def main() -> None:
+        async with headrace.open(tmp_path, housekeeping=False) as hr:
+            await hr.create_stream("a", ["a.>"], segments=2, epochs=headrace.Epochs())
+            async with hr.epoch_publisher("a", "x") as pub, pub.appender() as appender:
+                for first in range(0, 9, 3):
+                    for part in range(parts):
+                        times = [first + row % 3 for row in range(3 * size)]
+                        values = [b"%d/%d" % (part, row) for row in range(3 * size)]
+                        await appender.append(None, rows(times, values))
+                    await appender.advance_to(first + 3)
+            async with hr.epochs("a", start="earliest", until=9) as epochs:
+                async for epoch in epochs:
+                    found = await epoch.table()
+                    assert set(found.column("epoch").to_pylist()[0]) == {epoch.time}
+                    wanted = range(epoch.time % 3, 3 * size, 3)
+                    assert sorted(found.column("value").to_pylist()) == sorted(
+                        b"%d/%d" % (part, row) for part in range(parts) for row in wanted
+                    )
+                    for number in (0, 1):  # in the order of offsets
+                        offsets = [
+                            at
+                            for at, segment in zip(
+                                found.column("offset").to_pylist(),
+                                found.column("segment").to_pylist(),
+                                strict=True,
+                            )
+                            if segment == number
+                        ]
+                        assert offsets == sorted(offsets)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("parts", [[(3, 2)], [(1, 2), (4, 1), (1, 3)], [(5, 1), (2, 2), (9, 1)]])
+def test_parts_of_one_time_each_are_as_their_rows(parts: list[tuple[int, int]]) -> None:
+    single = [((time,), rows) for time, rows in parts]
+    whole = np.array([[time] for time, rows in parts for _ in range(rows)], np.int64)
+    known, places = distinct_of(INTEGERS, single)
+    wanted, where = distinct(INTEGERS, whole)
+    assert known == wanted
+    assert places.tolist() == where.tolist()
+    joined = together(single)
+    assert joined == (3,) if len(parts) == 1 else np.array_equal(joined, whole)

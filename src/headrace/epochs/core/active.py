@@ -73,15 +73,9 @@ class ActiveEpochs(Generic[V]):
             return []
         if self._shape.length:
             return self._left_behind(self._covered(frontier))
-        taken: list[Any] = []
-        heap = self._heap
-        while heap and (not frontier or heap[0] < frontier[0]):
-            time = heapq.heappop(heap)
-            # A time may stand twice in the heap if it was dropped and put again.
-            if time in self._values and (not taken or taken[-1] != time):
-                taken.append(time)
+        taken = self._popped(frontier)
         for time in taken:
-            heapq.heappush(heap, time)
+            heapq.heappush(self._heap, time)
         return taken
 
     def take_completed(self, frontier: Frontier) -> list[tuple[Time, V]]:
@@ -93,7 +87,19 @@ class ActiveEpochs(Generic[V]):
             taken = self._left_behind(covered)
             self._times = np.asfortranarray(self._times[covered])
             return [(time, self._values.pop(time)) for time in taken]
-        return [(time, self._values.pop(time)) for time in self.completed(frontier)]
+        return [(time, self._values.pop(time)) for time in self._popped(frontier)]
+
+    def _popped(self, frontier: Frontier) -> list[Any]:
+        """Integers: the epochs that a frontier has left behind, out of the heap."""
+        taken: list[Any] = []
+        heap, values = self._heap, self._values
+        end = frontier[0] if frontier else None
+        while heap and (end is None or heap[0] < end):
+            time = heapq.heappop(heap)
+            # A time may stand twice in the heap if it was dropped and put again.
+            if time in values and (not taken or taken[-1] != time):
+                taken.append(time)
+        return taken
 
     def covered(self, frontier: Frontier) -> list[Time]:
         """The epochs at or after a frontier."""

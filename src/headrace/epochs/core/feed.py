@@ -72,8 +72,22 @@ class LineFeed:
         return found
 
     def _data(self, number: int, line: Line) -> list[Message]:
-        references: dict[Time, list[Reference]] = {time: [] for time in line.times}
         stream, times, chosen = self.stream, line.times, self._segments
+        if chosen is None and len(line.spans) == 1:
+            (span,) = line.spans
+            segment, start, end, publisher = span.segment, span.start, span.end, line.publisher
+            counts = span.counts or ((0, end - start),)
+            many = len(counts)
+            return [
+                Data(
+                    time := times[place],
+                    (Reference(stream, number, segment, start, end, rows, time, many),),
+                    rows,
+                    publisher,
+                )
+                for place, rows in counts
+            ]
+        references: dict[Time, list[Reference]] = {time: [] for time in times}
         for span in line.spans:
             segment, start, end = span.segment, span.start, span.end
             if chosen is not None and segment not in chosen:

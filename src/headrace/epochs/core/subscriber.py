@@ -195,8 +195,7 @@ class Subscriber:
     def completed(self, time: Time) -> bool:
         """Whether an epoch will get no more data."""
         self.shape.check(time)
-        start = self._gate.start
-        wanted = start is None or start.covers(time)
+        wanted = (start := self._gate.start) is None or start.covers(time)
         return self._ready and not (wanted and self._lower.covers(time))
 
     def lower_of(self, partition: str) -> Frontier:
@@ -220,26 +219,30 @@ class Subscriber:
 
     def receive(self, partition: str, message: Message) -> list[Effect]:
         """Take in a message of a partition; raises, and changes nothing, if it is not legal."""
-        link = self._links.get(partition) or self._known(partition, named(message))
-        if self.standing in OVER or self._hopeless:
-            return []  # what was under way when the end came
-        if type(message) is Data and self._ready and not len(self._joining):
-            link.accept_data(message)
-            effects: list[Effect] = []
-            self._judge_data(partition, message, effects)
-            return effects
-        self._check_room(link, message)
-        if self.resumed and isinstance(message, Snapshot):
-            self._gate.check_history(message)
-        step = (partition, message, link.accept(message))
-        if not self._ready:
-            return self._hold(link, step)
-        effects = []
-        if isinstance(message, Snapshot):
-            self._join(partition, message, step[2], effects)
-        else:
-            self._judge(step, effects)
+        effects: list[Effect] = []
+        self.receive_all(partition, (message,), effects)
         return effects
+
+    def receive_all(self, partition: str, messages: Iterable[Message], to: list[Effect]) -> None:
+        """Take in messages up to the first that is not legal, as :meth:`receive` takes one."""
+        for message in messages:
+            link = self._links.get(partition) or self._known(partition, named(message))
+            if self.standing in OVER or self._hopeless:
+                return  # what was under way when the end came
+            if type(message) is Data and self._ready and not len(self._joining):
+                link.accept_data(message)
+                self._judge_data(partition, message, to)
+                continue
+            self._check_room(link, message)
+            if self.resumed and isinstance(message, Snapshot):
+                self._gate.check_history(message)
+            step = (partition, message, link.accept(message))
+            if not self._ready:
+                to += self._hold(link, step)
+            elif isinstance(message, Snapshot):
+                self._join(partition, message, step[2], to)
+            else:
+                self._judge(step, to)
 
     def judge_many(self, partition: str, times: Times, rows: Times | None = None) -> Mask:
         """Which of many batches of a partition to deliver, at once.
@@ -428,8 +431,7 @@ class Subscriber:
             self._finish(Cause.LOSS, f"partition {partition}: {link.aborted}", effects)
 
     def _judge_data(self, partition: str, data: Data, effects: list[Effect]) -> None:
-        why = self._gate.verdict(data.time)
-        if why is not None:
+        if (why := self._gate.verdict(data.time)) is not None:
             self.dropped += 1
             effects.append(Dropped(partition, data, why))
             return
@@ -461,8 +463,7 @@ class Subscriber:
         lower = self._lower.frontier
         frontier = self._gate.bounded(join(self.shape, self._start, lower))
         self._given.take_completed(lower)
-        complete = self._pending.take_completed(lower)
-        if complete:
+        if complete := self._pending.take_completed(lower):
             self._give(complete, frontier, effects)
         if frontier != self._frontier:
             self._frontier = frontier

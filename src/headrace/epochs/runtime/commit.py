@@ -22,7 +22,7 @@ from headrace.epochs.core.ledger import Decided, LedgerState, PublisherState
 from headrace.epochs.core.lines import Line, Span, encode_line
 from headrace.epochs.core.times import Time, TimeShape, shape_of
 from headrace.epochs.runtime import progress_log
-from headrace.epochs.runtime.rows import RowTimes, distinct, together
+from headrace.epochs.runtime.rows import RowTimes, distinct, distinct_of, one_each, together
 from headrace.errors import Fenced
 from headrace.log import events
 from headrace.log.message import single
@@ -159,9 +159,8 @@ class LedgerPart:
         return sum(len(step.times) for step in self.steps)
 
     def times(self) -> RowTimes:
-        """The time of all rows, or the parts of the time of each."""
-        assert self._times is not None
-        return self._times
+        """The time of all rows, or the parts of the time of each; without rows it says nothing."""
+        return (0,) if self._times is None else self._times
 
     def joined(self, others: Sequence[EpochProgress]) -> EpochProgress:
         """This and those behind it as one: their steps in order, their rows one after another."""
@@ -179,16 +178,23 @@ class LedgerPart:
             publisher=self.publisher,
         )
         whole._told = parts
+        whole._parts = one_each(timed)
         return whole
 
     _told: Sequence[Self] = ()
+    _parts: Sequence[tuple[tuple[int, ...], int]] | None = None
+    """Of joined ones: the time and the rows of each, if each has one time."""
 
     def prepare(self, shares: Sequence[Share]) -> None:
         """Count the rows of each time in every share."""
         self._known, self._counts = (), []
         if self._times is None or not shares:
             return
-        self._known, places = distinct(self._where.shape, self._times)
+        shape = self._where.shape
+        if self._parts:
+            self._known, places = distinct_of(shape, self._parts)
+        else:
+            self._known, places = distinct(shape, self._times)
         if len(self._known) == 1:
             self._counts = [()] * len(shares)
             return

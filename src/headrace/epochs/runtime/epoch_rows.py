@@ -10,6 +10,7 @@ epoch.
 
 from __future__ import annotations
 
+import operator
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,6 +18,7 @@ from itertools import pairwise
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.catalog.streams import Segment
@@ -64,36 +66,35 @@ class RowRun(msgspec.Struct):
 
 def runs_of(references: Iterable[Reference]) -> list[RowRun]:
     """The references as runs, segment by segment."""
+    commits: dict[tuple[str, int, int], tuple[Reference, list[Time], list[int]]] = {}
+    for one in references:
+        place = one.stream, one.segment, one.start
+        known = commits.get(place)
+        if known is None:
+            commits[place] = one, [one.time], [one.rows]
+        else:
+            known[1].append(one.time)  # another time of the same commit
+            known[2].append(one.rows)
     found: list[RowRun] = []
-    for one in sorted(references, key=lambda one: (one.stream, one.segment, one.start)):
-        last = found[-1] if found else None
-        if last is None or (last.stream, last.segment) != (one.stream, one.segment):
-            pass
-        elif last.starts[-1] == one.start:
-            last.rows[-1] += one.rows  # another time of the same commit
-            last.times[-1].append(one.time)
-            continue
-        elif one.start - last.ends[-1] <= GAP_ROWS:
-            last.starts.append(one.start)
-            last.ends.append(one.end)
-            last.rows.append(one.rows)
-            last.lines.append(one.line)
-            last.times.append([one.time])
-            last.epochs.append(one.epochs)
-            continue
-        found.append(
-            RowRun(
-                one.stream,
-                one.segment,
-                [one.start],
-                [one.end],
-                [one.rows],
-                [one.line],
-                [[one.time]],
-                [one.epochs],
-            )
-        )
+    last: RowRun | None = None
+    for (stream, segment, start), (one, times, rows) in sorted(commits.items(), key=_place):
+        if (
+            last is None
+            or start - last.ends[-1] > GAP_ROWS
+            or (last.segment, last.stream) != (segment, stream)
+        ):
+            last = RowRun(stream, segment, [], [], [], [], [], [])
+            found.append(last)
+        last.starts.append(start)
+        last.ends.append(one.end)
+        last.rows.append(sum(rows))
+        last.lines.append(one.line)
+        last.times.append(times)
+        last.epochs.append(one.epochs)
     return found
+
+
+_place = operator.itemgetter(0)
 
 
 class EpochRows:
@@ -102,13 +103,13 @@ class EpochRows:
     def __init__(self, log: Log, shape: TimeShape, streams: Mapping[str, int]) -> None:
         """`streams` are names and ids."""
         self._log = log
-        self._shape = shape
+        self.shape = shape
         self._streams = streams
         self._segments: dict[tuple[str, int], Segment] = {}
 
     def reading(self, references: Iterable[Reference], times: Sequence[Time]) -> RowReading:
         """A read of the rows at `times`, load by load."""
-        return RowReading(self, runs_of(references), WantedTimes(self._shape, times))
+        return RowReading(self, runs_of(references), WantedTimes(self.shape, times))
 
     def by_time(
         self,
@@ -118,29 +119,23 @@ class EpochRows:
         brief: bool = False,
         bytes_max: int,
     ) -> tuple[dict[Time, list[pa.RecordBatch]], int]:
-        """All rows at `times`, apart by time, and their bytes.
-
-        Raises :class:`TooLarge` if that is too much.
-        """
-        found: dict[Time, list[pa.RecordBatch]] = {time: [] for time in times}
-        size, reading = 0, self.reading(references, times)
+        """All rows at `times`, apart by time, and their bytes; see :class:`ByTime`."""
+        apart = ByTime(self.shape, times, bytes_max=bytes_max)
+        reading = self.reading(references, times)
         while (load := reading.next(brief=brief)) is not None:
-            batch, stamps = load
-            size += batch.nbytes
-            if size > bytes_max:
-                raise TooLarge
-            for time, part in split(self._shape, batch, stamps):
-                found[time].append(part)
-        return found, size
+            apart.add(*load)
+        return apart.found, apart.size
 
     def cursor(self, run: RowRun) -> Cursor:
         """Reads a run from its beginning."""
         segment = self._segment(run.stream, run.segment)
-        return Cursor(self._log.catalog, self._log.store, run.stream, segment, run.starts[0])
+        found = Cursor(self._log.catalog, self._log.store, run.stream, segment, run.starts[0])
+        found.expect(len(run.starts))
+        return found
 
     def stamps(self, run: RowRun, batch: pa.RecordBatch) -> Times:
         """The times of all rows; rows without one are at no time (-1)."""
-        parts = self._shape.length or 1
+        parts = self.shape.length or 1
         if "epoch" not in batch.schema.names:
             stamps = np.full(batch.num_rows * parts, -1, dtype=np.int64)
         else:
@@ -155,7 +150,7 @@ class EpochRows:
                 raise EpochRowsError(
                     run.stream, run.lines[0], f"segment {run.segment}", batch.num_rows, 0
                 )
-        return stamps if self._shape.length == 0 else stamps.reshape(-1, parts)
+        return stamps if self.shape.length == 0 else stamps.reshape(-1, parts)
 
     def _segment(self, stream: str, number: int) -> Segment:
         found = self._segments.get((stream, number))
@@ -205,10 +200,13 @@ class _Pass:
         self._starts, self._ends = np.array(run.starts), np.array(run.ends)
         self._got = np.zeros(len(run.starts), dtype=np.int64)
         self._whole = run.whole
+        self._all_whole = bool(self._whole.all())
         self._mixed = run.mixed if wanted.several else []
         single = wanted.shape.length == 0 and {*run.epochs, *map(len, run.times)} == {1}
         self._times = np.array([times[0] for times in run.times]) if single else None
         """The time of every reference, where all have one."""
+        self._time = None if self._times is None or wanted.several else self._times[0]
+        """The time of all references, where there is only one."""
 
     def next(self, *, brief: bool) -> tuple[pa.RecordBatch, Times] | None:
         run, cursor, end = self._run, self._cursor, self._run.ends[-1]
@@ -239,9 +237,11 @@ class _Pass:
         lows = np.maximum(self._starts[first:last], at) - at
         highs = np.minimum(self._ends[first:last], at + count) - at
         sizes = highs - lows
-        if self._whole[first:last].all() and sizes.sum() == count:
-            if self._times is not None:
-                match = stamps == np.repeat(self._times[first:last], sizes)
+        if (self._all_whole or self._whole[first:last].all()) and sizes.sum() == count:
+            if self._time is not None:
+                match = stamps == self._time
+            elif self._times is not None:
+                match = stamps == self._times[first:last].repeat(sizes)
             else:
                 match = self._wanted.match(stamps)
             if match.all():
@@ -326,20 +326,44 @@ class WantedTimes:
         return known[where.reshape(-1)]
 
 
+class ByTime:
+    """Rows apart by time, load by load."""
+
+    def __init__(self, shape: TimeShape, times: Sequence[Time], *, bytes_max: int) -> None:
+        self.found: dict[Time, list[pa.RecordBatch]] = {time: [] for time in times}
+        self.size = 0
+        """The bytes of all rows."""
+        self._shape = shape
+        self._bytes_max = bytes_max
+
+    def add(self, batch: pa.RecordBatch, stamps: Times) -> None:
+        """Take in a load; raises :class:`TooLarge` if that is too much in all."""
+        self.size += batch.nbytes
+        if self.size > self._bytes_max:
+            raise TooLarge
+        for time, part in split(self._shape, batch, stamps):
+            self.found[time].append(part)
+
+
 def split(
     shape: TimeShape, batch: pa.RecordBatch, stamps: Times
 ) -> Iterator[tuple[Time, pa.RecordBatch]]:
     """A batch apart by time, rows in their order."""
     keys = stamps if stamps.ndim == 1 else np.unique(stamps, axis=0, return_inverse=True)[1]
     keys = keys.reshape(-1)
-    steps = np.diff(keys)
-    if (steps < 0).any():
+    starts = _changes(keys)
+    found = keys[starts]
+    if (found[1:] < found[:-1]).any():
         sequence = np.argsort(keys, kind="stable")
         batch = events.reordered(batch, sequence)
         stamps, keys = stamps[sequence], keys[sequence]
-        steps = np.diff(keys)
-    starts = np.concatenate(([0], np.flatnonzero(steps) + 1))
+        starts = _changes(keys)
     times = stamps[starts].tolist()
     bounds = [*starts.tolist(), len(keys)]
     for time, (start, end) in zip(times, pairwise(bounds), strict=True):
         yield time if shape.length == 0 else tuple(time), batch.slice(start, end - start)
+
+
+def _changes(keys: Times) -> npt.NDArray[np.intp]:
+    """Where other keys begin than the ones before."""
+    return np.concatenate(([0], np.flatnonzero(keys[1:] != keys[:-1]) + 1))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,7 @@ import msgspec
 import pyarrow as pa
 
 from headrace.epochs.core.antichains import Frontier
+from headrace.epochs.core.effects import Deliver
 from headrace.epochs.core.feed import Reference
 from headrace.epochs.core.times import Time
 from headrace.log import events
@@ -41,16 +43,14 @@ class _Rows:
         subscription: EpochSubscription,
         times: Sequence[Time],
         references: Sequence[Reference],
+        rows: int,
     ) -> None:
         self._subscription = subscription
         self._times = tuple(times)
         self.references = tuple(references)
         """Where the rows are."""
-
-    @property
-    def rows(self) -> int:
+        self.rows = rows
         """How many rows there are."""
-        return sum(one.rows for one in self.references)
 
     def __aiter__(self) -> AsyncIterator[pa.RecordBatch]:
         """The rows as record batches, segment by segment in the order of offsets."""
@@ -72,7 +72,7 @@ class EpochPart(_Rows):
         stream: str,
         publisher: str,
     ) -> None:
-        super().__init__(subscription, (time,), references)
+        super().__init__(subscription, (time,), references, sum([one.rows for one in references]))
         self.time = time
         self.stream = stream
         self.publisher = publisher
@@ -89,9 +89,10 @@ class EpochStep(_Rows):
         subscription: EpochSubscription,
         times: Sequence[Time],
         references: Sequence[Reference],
+        rows: int,
         resume: Frontier,
     ) -> None:
-        super().__init__(subscription, times, references)
+        super().__init__(subscription, times, references, rows)
         self.resume = resume
         """The frontier to go on from once this is dealt with."""
 
@@ -129,6 +130,40 @@ class WholeEpoch(EpochStep):
 
     def __repr__(self) -> str:
         return f"<WholeEpoch {self.time}: {self.rows} rows>"
+
+
+def whole(
+    subscription: EpochSubscription, time: Time, batches: Sequence[Deliver], resume: Frontier
+) -> WholeEpoch:
+    """The epoch of these batches, whose payloads are references."""
+    first = batches[0].data
+    if len(batches) == 1:
+        return WholeEpoch(subscription, (time,), first.payload, first.rows, resume)
+    references = [one for batch in batches for one in batch.data.payload]
+    rows = sum([batch.data.rows for batch in batches])
+    return WholeEpoch(subscription, (time,), references, rows, resume)
+
+
+def step_of(
+    subscription: EpochSubscription,
+    first: WholeEpoch,
+    queue: deque[EpochItem],
+    epochs_max: int,
+    rows_max: int,
+) -> EpochStep:
+    """An epoch and those behind it in the queue, up to the limits, as one."""
+    times, references, rows, last = [first.time], [*first.references], first.rows, first
+    while queue and len(times) < epochs_max:
+        following = queue[0]
+        assert isinstance(following, WholeEpoch)
+        if rows + following.rows > rows_max:
+            break
+        rows += following.rows
+        times.append(following.time)
+        references += following.references
+        last = following
+        queue.popleft()
+    return EpochStep(subscription, times, references, rows, last.resume)
 
 
 EpochItem = WholeEpoch | EpochPart | EpochFrontier | EpochTakenBack

@@ -16,7 +16,6 @@ from headrace.epochs.core.ledger import LedgerState, PublisherState
 from headrace.epochs.core.times import TIME_MAX, Time, TimeShape
 from headrace.errors import InvalidEventError, LateEventError, TimeShapeError
 from headrace.log import events
-from headrace.log.message import epoch_bounds
 
 RowTimes = tuple[int, ...] | npt.NDArray[np.int64]
 """The parts of the time of all rows, or an array with a row for each."""
@@ -26,6 +25,9 @@ _PLAIN = events.schema_of(events.PLAIN)
 # Not by ``from_pylist``, which imports pandas where it is installed.
 EMPTY = pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in _PLAIN], schema=_PLAIN)
 """No rows: what an advance appends."""
+
+
+_NONE = np.empty(0, np.int64)
 
 
 def frontier_of(shape: TimeShape, wanted: object) -> Frontier:
@@ -40,7 +42,7 @@ def frontier_of(shape: TimeShape, wanted: object) -> Frontier:
 
 
 def timed(shape: TimeShape, batch: pa.RecordBatch, time: object) -> tuple[pa.RecordBatch, RowTimes]:
-    """A checked batch with its epoch column, and the times in it."""
+    """A checked batch and the times of its rows; a column of one time is made when it is read."""
     given = "epoch" in batch.schema.names
     if time is None:
         if not given:
@@ -62,21 +64,7 @@ def timed(shape: TimeShape, batch: pa.RecordBatch, time: object) -> tuple[pa.Rec
                 row=at,
             )
         return batch, row
-    return with_time(batch, row), row
-
-
-def with_time(batch: pa.RecordBatch, row: tuple[int, ...]) -> pa.RecordBatch:
-    """The batch with one time in all rows."""
-    rows, parts = batch.num_rows, len(row)
-    values = np.full(rows, row[0], np.int64) if parts == 1 else np.tile(row, rows)
-    child = events.numbers(values)
-    bounds = pa.py_buffer(epoch_bounds(rows, parts))
-    column = pa.Array.from_buffers(events.EPOCH, rows, [None, bounds], children=[child])
-    layout = events.layout_of(batch.schema) | events.EPOCH_BIT
-    place = (layout & (events.EPOCH_BIT - 1)).bit_count()  # columns stand in the order of bits
-    arrays = batch.columns
-    arrays.insert(place, column)
-    return pa.RecordBatch.from_arrays(arrays, schema=events.schema_of(layout))
+    return batch, row
 
 
 def _column(shape: TimeShape, column: pa.ListArray) -> npt.NDArray[np.int64]:
@@ -104,9 +92,9 @@ def _column(shape: TimeShape, column: pa.ListArray) -> npt.NDArray[np.int64]:
 def distinct(shape: TimeShape, times: RowTimes) -> tuple[tuple[Time, ...], npt.NDArray[np.int64]]:
     """The distinct times, sorted, and for each row which of them it has (empty if only one)."""
     if isinstance(times, tuple):
-        return (shape.from_row(times),), np.empty(0, np.int64)
+        return (shape.from_row(times),), _NONE
     if not len(times):
-        return (), np.empty(0, np.int64)
+        return (), _NONE
     if times.shape[1] == 1:
         values = times[:, 0]
         steps = np.diff(values)
@@ -157,11 +145,32 @@ def refuse_late(
         ) from None
 
 
+def distinct_of(
+    shape: TimeShape, parts: Sequence[tuple[tuple[int, ...], int]]
+) -> tuple[tuple[Time, ...], npt.NDArray[np.int64]]:
+    """As :func:`distinct`, of parts that have one time each, with their numbers of rows."""
+    known = sorted({row for row, _ in parts})
+    place_of = {row: place for place, row in enumerate(known)}
+    places = np.array([place_of[row] for row, _ in parts], np.int64)
+    return tuple(map(shape.from_row, known)), places.repeat([rows for _, rows in parts])
+
+
+def one_each(
+    parts: Sequence[tuple[RowTimes, int]],
+) -> list[tuple[tuple[int, ...], int]] | None:
+    """The parts, if each has one time for all its rows."""
+    found = [(each, rows) for each, rows in parts if isinstance(each, tuple)]
+    return found if len(found) == len(parts) else None
+
+
 def together(parts: Sequence[tuple[RowTimes, int]]) -> RowTimes:
     """The times of several appends (each with its number of rows) as those of one."""
-    first = parts[0][0]
-    if all(isinstance(each, tuple) and each == first for each, _ in parts):
-        return first
+    if (single := one_each(parts)) is not None:
+        first = single[0][0]
+        if all(each == first for each, _ in single):
+            return first
+        times = np.array([each for each, _ in single], np.int64)
+        return times.repeat([rows for _, rows in single], axis=0)
     arrays = [
         np.repeat(np.array([each], np.int64), rows, axis=0) if isinstance(each, tuple) else each
         for each, rows in parts

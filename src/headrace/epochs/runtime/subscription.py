@@ -47,6 +47,8 @@ from headrace.epochs.runtime.given import (
     EpochStep,
     EpochTakenBack,
     WholeEpoch,
+    step_of,
+    whole,
 )
 from headrace.epochs.runtime.line_tail import LineTail, any_news
 from headrace.epochs.runtime.read_ahead import ReadAhead
@@ -273,18 +275,7 @@ class EpochSubscription:
             )
         while (first := await self._next()) is not None:
             assert isinstance(first, WholeEpoch)
-            epochs, size = [first], first.rows * ROW_BYTES
-            while self._items and len(epochs) < max_epochs:
-                following = self._items[0]
-                assert isinstance(following, WholeEpoch)
-                size += following.rows * ROW_BYTES
-                if size > max_bytes:
-                    break
-                epochs.append(following)
-                self._items.popleft()
-            times = [epoch.time for epoch in epochs]
-            references = [one for epoch in epochs for one in epoch.references]
-            yield EpochStep(self, times, references, epochs[-1].resume)
+            yield step_of(self, first, self._items, max_epochs, max_bytes // ROW_BYTES)
 
     async def _next(self) -> EpochItem | None:
         await self._check_history()
@@ -342,8 +333,11 @@ class EpochSubscription:
             tail.take()
             for number, line in lines:
                 found = True
-                for message in feed.messages(number, line):
-                    self._take(self._live.receive(name, message))
+                effects: list[Effect] = []
+                try:
+                    self._live.receive_all(name, feed.messages(number, line), effects)
+                finally:
+                    self._take(effects)
         return found
 
     def _take(self, effects: list[Effect]) -> None:
@@ -352,8 +346,7 @@ class EpochSubscription:
         for effect in effects:
             match effect:
                 case Epoch(time=time, batches=batches, resume=resume):
-                    references = [one for batch in batches for one in batch.data.payload]
-                    self._items.append(WholeEpoch(self, (time,), references, resume))
+                    self._items.append(whole(self, time, batches, resume))
                 case Deliver(partition=stream, data=data):
                     part = EpochPart(self, data.time, data.payload, stream, data.source)
                     self._items.append(part)

@@ -16,10 +16,11 @@ from headrace.epochs.core.antichains import Frontier, check_frontier, join
 from headrace.epochs.core.arrays import at_or_after
 from headrace.epochs.core.times import Time, TimeShape
 from headrace.epochs.runtime.progress_log import load_state
-from headrace.epochs.runtime.rows import RowTimes, distinct, timed, with_time
+from headrace.epochs.runtime.rows import RowTimes, distinct, timed
 from headrace.errors import EpochStreamEndedError, LateEventError
 from headrace.log import events
 from headrace.log.log import Log
+from headrace.log.message import with_column
 from headrace.log.routing import Route
 from headrace.spark.epochs.sink_options import EpochWrite
 from headrace.spark.epochs.texts import frontier_text, parse_frontier
@@ -65,7 +66,7 @@ class TaskEpochs(msgspec.Struct):
         if self.wanted.column is None:
             time = self.time
             assert time is not None
-            return with_time(converted, tuple(self.shape.to_row(time)))
+            return with_column(converted, tuple(self.shape.to_row(time)))
         values = epoch_array(batch.column(self.wanted.column), self.wanted.unit_us)
         return converted.append_column("epoch", values)
 
