@@ -24,11 +24,11 @@ from headrace.errors import CatalogUnavailableError, InvalidOptionError, NotShar
 from headrace.log.log import Log
 from headrace.log.open import open_log
 from headrace.spark.other_names import instead
-from headrace.spark.quiet import end_quietly_when_closed
+from headrace.spark.python_workers import tend_workers
 from headrace.spark.session import MASTER_VARIABLE, is_local
 
 # All of our code that runs in Spark's workers imports this module.
-end_quietly_when_closed()
+tend_workers()
 
 CATALOG_VARIABLE = "HEADRACE_CATALOG"
 STORE_OPTION = "store."
