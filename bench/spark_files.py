@@ -34,7 +34,7 @@ from bench.spark_source import events
 from headrace.catalog.streams import StreamConfig
 from headrace.log.log import Log
 from headrace.log.open import open_log
-from headrace.spark.quiet import end_quietly_when_closed
+from headrace.spark.python_workers import tend_workers
 
 YEARS = 15
 DAY_EVENTS = 300
@@ -149,13 +149,13 @@ class BareSink(DataSource):
         return "baresink"
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> BareWriter:  # noqa: ARG002, N802
-        end_quietly_when_closed()
+        tend_workers()
         return BareWriter()
 
 
 class BareWriter(DataSourceStreamArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        end_quietly_when_closed()
+        tend_workers()
         for _ in iterator:
             pass
         return WriterCommitMessage()

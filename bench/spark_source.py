@@ -28,7 +28,7 @@ from headrace.catalog.streams import StreamConfig
 from headrace.log.log import Log
 from headrace.log.open import open_log
 from headrace.spark.columns import default_schema
-from headrace.spark.quiet import end_quietly_when_closed
+from headrace.spark.python_workers import tend_workers
 from headrace.spark.session import SETTINGS
 from headrace.spark.source import HeadraceSource
 
@@ -70,11 +70,11 @@ class Bare(DataSource):
         return "bare"
 
     def schema(self) -> StructType:
-        end_quietly_when_closed()
+        tend_workers()
         return default_schema(headers=False)
 
     def streamReader(self, schema: StructType) -> BareReader:  # noqa: ARG002, N802
-        end_quietly_when_closed()
+        tend_workers()
         return BareReader(self.options["folder"])
 
 
@@ -94,7 +94,7 @@ class BareReader(DataSourceStreamReader):
         return [InputPartition(str(path)) for path in sorted(Path(self._folder).iterdir())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        end_quietly_when_closed()
+        tend_workers()
         with pa.memory_map(partition.value) as file:
             reader = pa.ipc.open_file(file)
             for at in range(reader.num_record_batches):

@@ -3,6 +3,8 @@
 Executors that lack the package are refused, and task attempts fail; that is told on standard
 output.  Then one query for each catalog goes from the source to the sink: in its first batch an
 executor is killed in the middle of the rows, and its second one is held between stage and commit.
+One more query, of rows that change, is held where its second batch is in the stream and Spark's
+checkpoint has not got it yet.
 """
 
 from __future__ import annotations
@@ -10,8 +12,10 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,18 +24,22 @@ from pyspark import TaskContext
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 import headrace.spark
 from headrace.errors import ExecutorPackageError
 from headrace.groups.partitioned.names import GroupName
+from headrace.spark import checked
 from headrace.spark.partition import PartitionJob
 from tests import java_classes
-from tests.spark.held_sink import HeldSink
+from tests.spark.held_sink import HELD_BATCH, HeldSink
 from tests.support import ROOT
 
 MASTER = "local-cluster[2,1,1024]"
 FLAKY_ROWS = 20_000
 BATCH_EVENTS = 40
+
+Append = Callable[[DataFrame, int], None]
 
 
 def session(folder: Path) -> SparkSession:
@@ -130,15 +138,23 @@ def main(folder: Path, catalogs: list[str]) -> None:
     # Many small steps in a batch, so that there is a middle.
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "5")
     for number, catalog in enumerate(catalogs):
-        mark = folder / f"held-{number}"
-        holding = held(spark, folder, number, catalog)
-        while not mark.exists():
-            # On a machine with too much to do, Spark gives up waiting for its Python processes.
-            if not holding.isActive:
-                holding = held(spark, folder, number, catalog)
-            with suppress(StreamingQueryException):
-                holding.awaitTermination(1)
+        at_work(partial(held, spark, folder, number, catalog), folder / f"held-{number}")
+    mark = folder / "held-update"
+    checked._appending = partial(held_after, checked._appending, mark)
+    counted = partial(write_counts, spark, catalogs[0], folder / "checkpoint-update")
+    at_work(lambda: counted().start(), mark)
     signal.pause()
+
+
+def at_work(start: Callable[[], StreamingQuery], mark: Path) -> None:
+    """Have a query run until it leaves its mark."""
+    query = start()
+    while not mark.exists():
+        # On a machine with too much to do, Spark gives up waiting for its Python processes.
+        if not query.isActive:
+            query = start()
+        with suppress(StreamingQueryException):
+            query.awaitTermination(1)
 
 
 def held(spark: SparkSession, folder: Path, number: int, catalog: str) -> StreamingQuery:
@@ -149,6 +165,40 @@ def held(spark: SparkSession, folder: Path, number: int, catalog: str) -> Stream
     frame = frame.mapInArrow(kill_once(str(folder / f"killed-{number}")), frame.schema)
     query = frame.writeStream.format("held").options(**to)
     return query.option("checkpointLocation", str(folder / f"checkpoint-{number}")).start()
+
+
+def write_counts(spark: SparkSession, catalog: str, checkpoint: Path) -> DataStreamWriter:
+    """Writes how often each key came, again whenever that has changed."""
+    frame = headrace.spark.read_stream(
+        spark,
+        "raw",
+        catalog=catalog,
+        startingOffsets="earliest",
+        maxOffsetsPerTrigger=BATCH_EVENTS,
+    )
+    counts = frame.groupBy("key").count()
+    return headrace.spark.write_stream(
+        counts.selectExpr("'counts.x' AS subject", "key", "cast(count AS string) AS value"),
+        "counts",
+        catalog=catalog,
+        outputMode="update",
+        checkpointLocation=str(checkpoint),
+    )
+
+
+def held_after(
+    appending: Callable[[dict[str, str]], Append], mark: Path, given: dict[str, str]
+) -> Append:
+    """What appends a batch, and leaves a mark instead of returning once it has done the second."""
+    append = appending(given)
+
+    def hold(rows: DataFrame, number: int) -> None:
+        append(rows, number)
+        if number == HELD_BATCH:
+            mark.touch()
+            threading.Event().wait()
+
+    return hold
 
 
 if __name__ == "__main__":

@@ -51,7 +51,7 @@ def driver(folder: Path, catalogs: list[str]) -> Iterator[IO[str]]:
 
 def prepare(url: str, store: Path) -> Log:
     log = open_log(url, store)
-    for name in ("raw", "clean", "flaky"):
+    for name in ("raw", "clean", "flaky", "counts"):
         log.create_stream(name, StreamConfig(subjects=(f"{name}.>",)), segments=2)
     create_elastic(log, "raw", "group", max_members=3, filter="raw.*", wildcards=[1])
     wanted = range(EVENTS)
@@ -80,6 +80,31 @@ def check_all_once_and_in_order(log: Log, stream: str) -> None:
         assert of_key == sorted(of_key)
 
 
+def changes(log: Log) -> list[tuple[str, int]]:
+    rows = [row for batch in log.read("counts") for row in batch.to_pylist()]
+    return [(row["key"], int(row["value"])) for row in rows]
+
+
+def check_changes_are_written_once(
+    spark: SparkSession, log: Log, catalog: str, checkpoint: Path
+) -> None:
+    """The driver died with its second batch in the stream and not in the checkpoint."""
+    assert (checkpoint / "offsets" / "1").exists()
+    assert (checkpoint / "commits" / "0").exists()
+    assert not (checkpoint / "commits" / "1").exists()
+    before = changes(log)
+    assert sum(dict(before).values()) == 2 * ordeal.BATCH_EVENTS
+    writer = ordeal.write_counts(spark, catalog, checkpoint)
+    run_through(writer.trigger(availableNow=True).start)
+    assert (checkpoint / "commits" / "1").exists()
+    after = changes(log)
+    assert after[: len(before)] == before
+    for key in {key for key, _ in after}:
+        counts = [count for each, count in after if each == key]
+        assert counts == sorted(set(counts)), "a change was written twice"
+        assert counts[-1] == EVENTS // 5
+
+
 @pytest.mark.timeout(900)
 def test_every_event_is_written_once_whoever_is_killed(
     spark: SparkSession, tmp_path: Path, postgres_url: str
@@ -95,10 +120,13 @@ def test_every_event_is_written_once_whoever_is_killed(
         assert "No module named 'headrace'" in told[0]
         for number in range(2):
             wait_until((tmp_path / f"held-{number}").exists, "a batch that is staged", 300)
+        wait_until((tmp_path / "held-update").exists, "a batch that is written", 300)
 
     # Attempts of tasks that failed left nothing and took nothing.
     assert sorted(numbers(logs[0], "flaky")) == list(range(ordeal.FLAKY_ROWS))
     check_all_once_and_in_order(logs[0], "raw.group")
+
+    check_changes_are_written_once(spark, logs[0], catalogs[0], tmp_path / "checkpoint-update")
 
     # An executor was killed in mid-batch, and the batch was written all the same.  Then the driver
     # died with the next one staged; another driver goes on from its checkpoint.

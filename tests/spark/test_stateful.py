@@ -1,4 +1,4 @@
-"""Queries with state: rows that change, a stream that goes away, and what is no table."""
+"""Queries with state: rows that change, and a stream that goes away."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 import headrace.spark
@@ -100,22 +100,6 @@ def test_a_query_goes_on_with_its_state_when_a_stream_is_deleted(
         run(strict, catalog, checkpoint)
     run(counts(spark, catalog, **which), catalog, checkpoint)
     assert written(log) == ["k=5", "k=6"]
-
-
-def test_a_stream_is_no_table_and_a_view_names_a_read(
-    spark: SparkSession, log: Log, catalog: str
-) -> None:
-    log.append("s", [event(n) for n in range(3)])
-    options = f"USING headrace OPTIONS (catalog '{catalog}', subscribe 's')"
-    with pytest.raises(PySparkException, match="CREATE TEMPORARY VIEW"):
-        spark.sql(f"CREATE TABLE nothing {options}")
-    with pytest.raises(PySparkException, match="CREATE TEMPORARY VIEW"):
-        spark.sql(f"CREATE TABLE nothing {options} AS SELECT 's.x' AS subject, 'a' AS value")
-    assert not spark.catalog.tableExists("nothing")
-    assert len(read_all(log)) == 3
-    spark.sql(f"CREATE TEMPORARY VIEW viewed {options}")
-    assert spark.sql("SELECT count(*) FROM viewed").collect()[0][0] == 3
-    spark.catalog.dropTempView("viewed")
 
 
 def test_any_thread_may_read(spark: SparkSession, log: Log, catalog: str) -> None:

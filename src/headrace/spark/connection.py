@@ -23,12 +23,13 @@ from headrace.catalog.sqlite import FILE, SqliteCatalog
 from headrace.errors import CatalogUnavailableError, InvalidOptionError, NotSharedError
 from headrace.log.log import Log
 from headrace.log.open import open_log
+from headrace.spark.no_tables import NO_TABLE
 from headrace.spark.other_names import instead
-from headrace.spark.quiet import end_quietly_when_closed
+from headrace.spark.python_workers import tend_workers
 from headrace.spark.session import MASTER_VARIABLE, is_local
 
 # All of our code that runs in Spark's workers imports this module.
-end_quietly_when_closed()
+tend_workers()
 
 CATALOG_VARIABLE = "HEADRACE_CATALOG"
 STORE_OPTION = "store."
@@ -36,10 +37,6 @@ STORE_OPTION = "store."
 TABLE_OPTION = "option."
 """Prefix of what Spark makes of the options of CREATE TABLE."""
 CONNECTION_OPTIONS = ("catalog", "store")
-NO_TABLE = (
-    "A stream cannot be a table, which Spark gives no options: use CREATE TEMPORARY VIEW … USING "
-    "headrace OPTIONS (catalog '…', subscribe '…') to read, and save() to write"
-)
 
 
 def lower(

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.errors import ExecutorPackageError, InvalidOptionError, SparkSetupError
 from headrace.spark.java import use_java
+from headrace.spark.no_tables import refuse_tables
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -89,6 +90,7 @@ def session(app_name: str = "headrace", master: str = "local[*]", **settings: An
             f"first, or ask for that master instead of {master}"
         )
     use_java()
+    refuse_tables()
     os.environ[MASTER_VARIABLE] = master
     logs = Path(__file__).with_name("log4j2.properties").as_uri()
     given = {"spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={logs}"} | SETTINGS
@@ -198,6 +200,7 @@ def check_executors(spark: SparkSession) -> None:
             "a Spark Connect session does not let its executors be asked; install "
             "'headrace[spark]' in the Python of its server and of its executors"
         )
+    refuse_tables()
 
     def probe(_: int) -> tuple[str, str]:
         import socket

@@ -9,12 +9,12 @@ import msgspec
 from headrace.errors import InvalidOptionError
 from headrace.spark.connection import (
     CONNECTION_OPTIONS,
-    NO_TABLE,
     Connection,
     connection_of,
     lower,
 )
 from headrace.spark.epochs.sink_options import EPOCH_OPTIONS, EpochWrite, parse_epoch_write
+from headrace.spark.no_tables import NO_TABLE
 from headrace.subjects import check_name
 
 OPTIONS = (

@@ -39,8 +39,9 @@ from headrace.log.log import Log
 from headrace.log.picking import Pick
 from headrace.spark import offsets, planning
 from headrace.spark.columns import Shape, check_schema, default_schema
-from headrace.spark.connection import NO_TABLE, check_shared, driver_master
+from headrace.spark.connection import check_shared, driver_master
 from headrace.spark.losses import data_loss
+from headrace.spark.no_tables import NO_TABLE
 from headrace.spark.offsets import Offset
 from headrace.spark.options import (
     BATCH_ONLY,
