@@ -48,6 +48,7 @@ from headrace.regions.records import (
 )
 from headrace.regions.runtime import keeping
 from headrace.regions.runtime.neighbours import address
+from headrace.subjects.arguments import check_value
 
 LOCKS = ("settings", entries.lock(LINKS_BUCKET))
 
@@ -293,6 +294,7 @@ def change_member(
 
 def step_for(log: Log, stream: str, regions: Sequence[str]) -> LaneStep:
     """The lane of events that go to some regions only."""
+    check_value("regions", regions, Sequence[str])
 
     def look(tx: Tx) -> tuple[LinkRecord | None, Region | None]:
         return get_link(tx, stream), get_region(tx)

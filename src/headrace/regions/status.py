@@ -17,6 +17,7 @@ from headrace.groups.homes import ORIGIN, GroupRecord, HomeProof
 from headrace.groups.names import of_key
 from headrace.log.log import Log
 from headrace.regions import kinds
+from headrace.regions.core.origins import lane_reaches
 from headrace.regions.records import (
     AGENT_LEASE,
     LinkMember,
@@ -237,8 +238,10 @@ def _lag(
         place = places.get(segment.number)
         start = segment.tail if place is None else place.next_offset
         for run in lanes.runs(tx, segment.id, start, segment.head):
-            if region is not None and run.lane == region.lane:
-                count += run.end - max(run.start, start)
+            life = run.lane.partition("!")[0]
+            if region is None or life != region.lane or not lane_reaches(run.lane, me.name):
+                continue
+            count += run.end - max(run.start, start)
     return count, True
 
 
