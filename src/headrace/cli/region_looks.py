@@ -19,7 +19,12 @@ from headrace.cli.output import table, until_ctrl_c
 if TYPE_CHECKING:
     from headrace.log.log import Log
     from headrace.regions.runtime.neighbours import Neighbours
-    from headrace.regions.status import RegionsStatus, ReplicatedGroup, SnapshotStatus
+    from headrace.regions.status import (
+        LinkStatus,
+        RegionsStatus,
+        ReplicatedGroup,
+        SnapshotStatus,
+    )
 
 T = TypeVar("T")
 
@@ -88,7 +93,7 @@ def _screens(found: RegionsStatus) -> list[str | Table]:
         headings = ("stream", "from", "state", ">lag", "last copied", ">missed", "error")
         rows = [
             (
-                *(each.stream, each.region, each.state),
+                *(_crossing(each), each.region, each.state),
                 "?" if each.lag_events is None else each.lag_events,
                 "" if each.moved_s is None else f"{each.moved_s:.1f} s ago",
                 *(each.missed, each.error),
@@ -106,6 +111,10 @@ def _screens(found: RegionsStatus) -> list[str | Table]:
         columns = ("stream", ">segment", "last snapshot", "now", ">complete", ">given up", "why")
         shown.append(table(columns, [_snapshot(each) for each in found.snapshots]))
     return shown + [escape(each) for each in found.findings]
+
+
+def _crossing(link: LinkStatus) -> str:
+    return f"{link.stream} ({link.filter})" if link.filter else link.stream
 
 
 def _snapshot(one: SnapshotStatus) -> tuple[str | int, ...]:

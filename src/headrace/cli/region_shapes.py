@@ -115,6 +115,8 @@ class LinkShape(msgspec.Struct, frozen=True, kw_only=True):
     """Since something was last copied; null if nothing was."""
     missed_events: int
     """Events that were trimmed there before they came."""
+    filter: str | None
+    """What events have to pass to cross; null if all do."""
     error: str
 
 
@@ -267,6 +269,7 @@ def _link(found: LinkStatus) -> LinkShape:
         region=found.region,
         state=found.state,
         writers=found.writers,
+        filter=found.filter or None,
         lag_events=found.lag_events,
         copied_seconds=found.moved_s,
         missed_events=found.missed,

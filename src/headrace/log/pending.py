@@ -12,7 +12,7 @@ import pyarrow as pa
 from headrace.catalog import Tx
 from headrace.catalog.lanes import LaneStep
 from headrace.catalog.producers import Placed
-from headrace.log import events, limits
+from headrace.log import arrays, events, limits
 from headrace.log.message import Single
 from headrace.log.routing import Route
 from headrace.log.shares import Share
@@ -85,6 +85,13 @@ class Pending:
         self.size_bytes = whole if whole <= limits.INLINE_BYTES else given.nbytes
         self.is_small = self.size_bytes <= limits.INLINE_BYTES
         self.layout = events.layout_of(given.schema)
+
+    @property
+    def subjects(self) -> pa.Array:
+        """The subject of each row."""
+        if self.single is not None:
+            return arrays.texts([self.single.subject], events.STRING)
+        return self.batch.column("subject")
 
     @property
     def joins(self) -> bool:

@@ -88,11 +88,14 @@ class Regions:
         credentials: str | None = None,
         writers: str = "all",
         backfill: str | datetime = "all",
+        filter: str | None = None,
         one_sided: bool = False,
         here: str | None = None,
     ) -> Linked:
         """Link a stream to another region, on both sides unless ``one_sided``.
 
+        With ``filter``, only events whose subject passes it go to other regions; the others stay
+        where they are published.
         ``credentials`` (``env:NAME``) says where the password is, which is never stored; ``here``
         is how the others reach this catalog, if not by the address it was opened with.
         """
@@ -106,6 +109,7 @@ class Regions:
             credentials=credentials,
             writers=writers,
             backfill=backfill,
+            filter=filter,
             one_sided=one_sided,
         )
 

@@ -48,6 +48,8 @@ class LinkStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds since something was last copied."""
     missed: int = 0
     """Events that were trimmed there before they came."""
+    filter: str = ""
+    """What events have to pass to cross; empty if all do."""
     error: str = ""
 
 
@@ -220,6 +222,7 @@ def _link(
         lag_events=lag,
         moved_s=None if moved_us is None else max(0, now_us - moved_us) / 1e6,
         missed=sum(place.missed for place in places.values()),
+        filter=link.filter,
         error=error,
     )
 
