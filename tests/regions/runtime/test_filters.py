@@ -6,15 +6,16 @@ import random
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from headrace import sync
-from headrace.catalog import lane_filters, lanes, streams
+from headrace.catalog import Tx, lane_filters, lanes, streams
 from headrace.catalog.streams import StreamConfig
 from headrace.errors import InvalidFilterError, LinkError
-from headrace.log import limits
+from headrace.log import files, limits
 from headrace.log.events import Event
 from headrace.log.given import to_batch
 from headrace.log.open import open_log
@@ -27,6 +28,7 @@ from headrace.regions.status import status
 from headrace.spark import staging
 from headrace.spark.staged_write import StagedWrite
 from headrace.spark.staging import Part, Stager
+from headrace.store import Store
 from tests.regions.runtime.world import ORDERS, Place, graph
 
 WORLD = "orders.world.>"
@@ -81,12 +83,12 @@ def held(place: Place) -> dict[str, list[bytes]]:
     return found
 
 
-@pytest.mark.parametrize("files", [False, True])
-def test_what_passes_crosses_in_order_and_the_rest_stays(make: Make, files: bool) -> None:
+@pytest.mark.parametrize("in_files", [False, True])
+def test_what_passes_crosses_in_order_and_the_rest_stays(make: Make, in_files: bool) -> None:
     eu, us, ap = make("eu"), make("us"), make("ap")
     eu.log.create_stream("orders", ORDERS, 1)
     joined(eu, us, ap)
-    given = mixed(900, 2 * limits.INLINE_BYTES // 900 if files else 0)
+    given = mixed(900, 2 * limits.INLINE_BYTES // 900 if in_files else 0)
     eu.log.append("orders", given)
     us.log.append("orders", given[:50])
     for place, other in ((us, eu), (eu, us)):
@@ -307,3 +309,43 @@ def test_a_filter_holds_on_either_database(catalog_url: str, make: Make, tmp_pat
         program.catalog.close()
     finally:
         eu.close()
+
+
+def test_a_file_of_which_every_other_event_crosses_is_opened_once(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    eu, us = make("eu"), make("us")
+    eu.log.create_stream("orders", ORDERS, 1)
+    joined(eu, us)
+    names = ("world", "local")
+    given = [
+        Event(subject=f"orders.{names[at % 2]}.1", value=b"%d" % at + b"." * 3000)
+        for at in range(800)
+    ]
+    eu.log.append("orders", given)
+    opened: list[str] = []
+    real = files.open_file
+
+    def watched(store: Store, path: str, *args: int) -> Any:
+        opened.append(path)
+        return real(store, path, *args)
+
+    monkeypatch.setattr(files, "open_file", watched)
+    us.pull("eu")
+    assert held(us) == {"eu": crossing(given)}
+    assert len(opened) <= 2  # and once to read what was copied
+
+
+def test_a_damaged_batch_of_events_that_stay_does_not_hold_up_the_others(make: Make) -> None:
+    eu, us = make("eu"), make("us")
+    eu.log.create_stream("orders", ORDERS, 1)
+    joined(eu, us)
+    for name in ("world", "local", "world", "world", "local", "world"):
+        eu.log.append("orders", [Event(subject=f"orders.{name}.1", value=name.encode())])
+
+    def damage(tx: Tx) -> None:
+        tx.execute("UPDATE batches SET checksum = checksum + 1 WHERE start_offset IN (1, 4)")
+
+    eu.log.catalog.write(damage)
+    us.pull("eu")
+    assert held(us) == {"eu": [b"world"] * 4}
