@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from headrace.cli import region_shapes as shapes
-from headrace.cli.failures import EXIT_FAILED
+from headrace.cli.failures import EXIT_FAILED, UsageError
 from headrace.cli.options import NONE, Options
 from headrace.cli.output import table, until_ctrl_c
 
@@ -145,16 +145,31 @@ def check(
     /,
     *,
     deep: Annotated[bool, Parameter(negative="", help="Read and compare all events.")] = False,
+    master: Annotated[
+        str | None, Parameter(help="With --deep: read them in Spark tasks, on local[*] say.")
+    ] = None,
     options: Options = NONE,
 ) -> int:
     """Whether the regions of a stream hold the same events, lane by lane; status 1 if not.
 
     * `headrace region check orders`
     * `headrace region check orders --deep`
+    * `headrace region check orders --deep --master local[*]`
     """
-    from headrace.regions.status import check as compare
+    from headrace.regions.checking import check as compare
 
-    found = near(options, lambda log, others: compare(log, stream, others, deep=deep))
+    if master is None:
+        found = near(options, lambda log, others: compare(log, stream, others, deep=deep))
+    elif deep:
+        from headrace.spark.checking import check_regions
+        from headrace.spark.connection import connection_of
+        from headrace.spark.session import session
+
+        place = connection_of(options.spark)
+        spark = session("headrace region check", master)
+        found = check_regions(place, stream, spark)
+    else:
+        raise UsageError("--master goes with --deep: without it no event is read")
     rows = [
         (each.segment, each.lane, each.region, each.here, each.there, _verdict(each.agrees))
         for each in found.lanes

@@ -11,12 +11,12 @@ from headrace.cli.region_snapshot_shapes import SnapshotShape, snapshot_shape
 
 if TYPE_CHECKING:
     from headrace.groups.homes import GroupRecord
+    from headrace.regions.checking import CheckReport
     from headrace.regions.linking import Linked
     from headrace.regions.losing import FailOverReport
     from headrace.regions.moving import SwitchReport
     from headrace.regions.records import Region
     from headrace.regions.status import (
-        CheckReport,
         LinkStatus,
         RegionsStatus,
         ReplicatedGroup,

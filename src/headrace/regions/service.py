@@ -19,6 +19,7 @@ from headrace.groups.homes import ORIGIN, GroupRecord
 from headrace.host import Host
 from headrace.log.log import Log
 from headrace.regions import (
+    checking,
     enabling,
     forcing,
     leaving,
@@ -30,6 +31,7 @@ from headrace.regions import (
     taking,
 )
 from headrace.regions import status as looking
+from headrace.regions.checking import CheckReport
 from headrace.regions.forcing import ForceReport
 from headrace.regions.leaving import Removed, Unlinked
 from headrace.regions.linking import Linked
@@ -38,7 +40,7 @@ from headrace.regions.moving import SwitchReport
 from headrace.regions.promoting import PromoteReport
 from headrace.regions.records import LinkRecord, Region, group_key, links
 from headrace.regions.runtime.neighbours import Neighbours
-from headrace.regions.status import CheckReport, RegionsStatus
+from headrace.regions.status import RegionsStatus
 from headrace.regions.taking import ListedSnapshot, TakeReport
 from headrace.subjects.arguments import checked_calls
 
@@ -237,4 +239,4 @@ class Regions:
 
     async def check(self, stream: str, *, deep: bool = False) -> CheckReport:
         """Whether the regions of a stream hold the same events, lane by lane."""
-        return await self._near(lambda log, near: looking.check(log, stream, near, deep=deep))
+        return await self._near(lambda log, near: checking.check(log, stream, near, deep=deep))

@@ -1,4 +1,4 @@
-"""How regions are doing: links with their lag, groups with where they are and who waits, checks.
+"""How regions are doing: links with their lag, groups with where they are and who waits.
 
 What is looked at is this region's catalog, and of the others what can be read now.  Two clocks are
 never compared: ages are told by the catalog that wrote both times.
@@ -27,7 +27,6 @@ from headrace.regions.records import (
     get_region,
     groups,
     links,
-    require_link,
 )
 from headrace.regions.runtime.neighbours import Neighbours
 from headrace.regions.snapshots import states, streams_under_snapshots
@@ -299,73 +298,3 @@ def _cursors(tx: Tx, record: GroupRecord) -> dict[tuple[str, str, int], bytes]:
         for row, stream, number in replicas.changed_since(tx, 0)
         if row.reader in wanted
     }
-
-
-# --- check -----------------------------------------------------------------------------------
-
-
-class LaneCheck(msgspec.Struct, frozen=True, kw_only=True):
-    """One lane of a segment, in this region and in another."""
-
-    segment: int
-    lane: str
-    region: str
-    here: int
-    """How many events of the lane are known here, trimmed ones included."""
-    there: int
-    same: bool | None = None
-    """Whether the events that both retain are the same; None if they were not read."""
-
-    @property
-    def agrees(self) -> bool:
-        return self.here == self.there and self.same is not False
-
-
-class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether regions hold the same events."""
-
-    stream: str
-    lanes: tuple[LaneCheck, ...]
-    differences: tuple[str, ...] = ()
-    agrees: bool = True
-
-
-def check(log: Log, stream: str, neighbours: Neighbours, *, deep: bool = False) -> CheckReport:
-    """Compare a stream with its other regions, lane by lane; ``deep`` reads all events."""
-    # Loaded where it is used: a look at the status does without it.
-    from headrace.regions.digests import digests_of, is_same
-    from headrace.regions.linkable import disagreements
-
-    link = log.catalog.read(lambda tx: require_link(tx, stream))
-    mine = log.stream(stream)
-    found: list[LaneCheck] = []
-    differ: list[str] = []
-    for member in link.members:
-        if member.state == "lost":
-            continue
-        other = neighbours.log(member)
-        theirs = other.stream(stream)
-        differ += [f"{member.region}: {what}" for what in disagreements(mine, theirs)]
-        for segment in mine.segments:
-            there = theirs.segment(segment.number)
-            if there is None:
-                continue
-            ours = log.catalog.read(lambda tx, at=segment.id: lanes.ends(tx, at))  # type: ignore[misc]
-            known = other.catalog.read(lambda tx, at=there.id: lanes.ends(tx, at))  # type: ignore[misc]
-            digests = digests_of(log, stream, segment.number) if deep else {}
-            others = digests_of(other, stream, segment.number) if deep else {}
-            for lane in sorted({*ours, *known}):
-                if "!" in lane:
-                    continue  # it goes to some regions only
-                found.append(
-                    LaneCheck(
-                        segment=segment.number,
-                        lane=lane,
-                        region=member.region,
-                        here=ours.get(lane, 0),
-                        there=known.get(lane, 0),
-                        same=is_same(digests.get(lane), others.get(lane)) if deep else None,
-                    )
-                )
-    agrees = not differ and all(each.agrees for each in found)
-    return CheckReport(stream=stream, lanes=tuple(found), differences=tuple(differ), agrees=agrees)

@@ -15,6 +15,7 @@ from headrace.groups.shared import properties
 from headrace.groups.shared.properties import GroupProperties
 from headrace.log.compact_policy import CompactionPolicy
 from headrace.regions import status
+from headrace.regions.checking import check
 from headrace.regions.leaving import unlink
 from headrace.regions.linking import link
 from headrace.regions.promoting import promote
@@ -158,7 +159,7 @@ def test_a_region_that_is_behind_tells_how_far(make_local: Make) -> None:
     assert replicator.step()
     assert replicator.standing.behind is not None
     assert replicator.standing.behind > 14
-    assert not status.check(us.log, "orders", us.neighbours).agrees
+    assert not check(us.log, "orders", us.neighbours).agrees
     (found,) = status.status(us.log, us.neighbours).links
     assert found.lag_events is not None
     assert found.lag_events + sum(map(len, us.origins().values())) == 28
@@ -258,7 +259,7 @@ def test_history_of_splits_comes_with_the_link_and_to_a_third_region(make: Make)
     asia.pull("us", "eu", "us")
     us.pull("eu")
     assert_alike(eu, us, asia)
-    assert status.check(us.log, "orders", us.neighbours, deep=True).agrees
+    assert check(us.log, "orders", us.neighbours, deep=True).agrees
 
 
 def test_without_history_a_split_since_then_is_copied_whole(make_local: Make) -> None:
