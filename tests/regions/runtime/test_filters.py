@@ -29,7 +29,7 @@ from headrace.spark import staging
 from headrace.spark.staged_write import StagedWrite
 from headrace.spark.staging import Part, Stager
 from headrace.store import Store
-from tests.regions.runtime.world import ORDERS, Place, graph
+from tests.regions.runtime.world import ORDERS, Place, graph, making
 
 WORLD = "orders.world.>"
 Make = Callable[[str], Place]
@@ -37,15 +37,9 @@ Make = Callable[[str], Place]
 
 @pytest.fixture
 def make(tmp_path: Path) -> Iterator[Make]:
-    made: list[Place] = []
-
-    def region(name: str) -> Place:
-        made.append(Place(name, str(tmp_path / name)))
-        return made[-1]
-
-    yield region
-    for each in made:
-        each.close()
+    """Makes regions, each on SQLite."""
+    with making(tmp_path) as make:
+        yield make
 
 
 def joined(eu: Place, *others: Place, writers: str = "all", backfill: str = "all") -> None:

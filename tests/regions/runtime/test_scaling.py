@@ -22,7 +22,7 @@ from headrace.regions.promoting import promote
 from headrace.regions.runtime import scaling
 from headrace.regions.runtime.agent import RegionAgent
 from headrace.regions.runtime.replicator import Replicator
-from tests.regions.runtime.world import ORDERS, Place, assert_same, graph, linked
+from tests.regions.runtime.world import ORDERS, Place, assert_same, graph, linked, making
 
 Make = Callable[..., Place]
 
@@ -45,15 +45,8 @@ def make(tmp_path: Path, catalog_url: str) -> Iterator[Make]:
 @pytest.fixture
 def make_local(tmp_path: Path) -> Iterator[Make]:
     """Makes regions, each on SQLite."""
-    made: list[Place] = []
-
-    def region(name: str) -> Place:
-        made.append(Place(name, str(tmp_path / name)))
-        return made[-1]
-
-    yield region
-    for each in made:
-        each.close()
+    with making(tmp_path) as make:
+        yield make
 
 
 def by_key(region: Place) -> dict[str, list[bytes]]:
