@@ -295,9 +295,12 @@ def synced(
     Example: `headrace region synced orders billing --wait 10s`
     """
     from headrace.regions import moving
+    from headrace.regions.records import TIMEOUT_S_MAX
 
-    key = key_of(stream, name)
-    until_s = time.monotonic() + (duration_s(wait, "--wait") if wait is not None else 0)
+    key, wait_s = key_of(stream, name), duration_s(wait, "--wait") if wait is not None else 0
+    if wait_s > TIMEOUT_S_MAX:
+        raise UsageError(f"--wait {wait}: give {TIMEOUT_S_MAX:g} seconds at most")
+    until_s = time.monotonic() + wait_s
     with opened(options) as (log, others):
         missing = moving.unsynced(log, key, others)
         while missing and time.monotonic() < until_s:
