@@ -90,6 +90,15 @@ CASES: dict[str, tuple[str, str]] = {
     "it answers": ("--catalog eu region fail-over --lost us", "say --force"),
     "promote": ("--catalog eu region promote one", "say --force"),
     "not written": ("--catalog eu publish one.1 x", "headrace region status"),
+    "for ever": ("--catalog eu region synced orders billing --wait 9h", "3600 seconds at most"),
+    "no tasks": ("--catalog eu region check orders --master local[1]", "goes with --deep"),
+    "unlinked": ("--catalog eu region check outside --deep", "linked are: one, orders"),
+    "no filter": ("--catalog eu region link outside us=us --filter a..b", "invalid filter"),
+    "nothing passes": ("--catalog eu region link outside us=us --filter in.>", "outside.>"),
+    "another filter": ("--catalog eu region link orders us=us --filter orders.a", "region unlink"),
+    "published nowhere": ("--catalog eu publish orders.1 x --regions ap", "not to 'ap'"),
+    "published to none": ("--catalog eu publish outside.1 x --regions us", "region link outside"),
+    "an empty region": ("--catalog eu publish orders.1 x --regions us,,eu", "'' for none"),
     "no snapshots": ("--catalog eu region snapshot now orders", "--mode snapshot"),
 }
 

@@ -9,9 +9,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 from headrace.groups.partitioned.lifecycle import create_static
+from headrace.regions import digests
+from headrace.regions.checking import check
 from headrace.regions.runtime import copying
 from headrace.regions.runtime.rounds import Copied
 from headrace.spark import replicate
+from headrace.spark.checking import check_regions
 from headrace.spark.connection import connection_to
 from headrace.spark.jobs import REPLICATION, JobSpec
 from headrace.spark.replicate import ReplicateJob
@@ -100,6 +103,28 @@ def test_tasks_carry_markers_in_line_with_the_events(
             if row["offset"] < asked and row["origin"]["region"] == "eu"
         ]
         assert before == [b"eu-0", b"eu-1", b"eu-2"]
+    finally:
+        eu.close()
+        us.close()
+
+
+def test_a_check_of_all_events_is_spread_over_tasks(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(digests, "TASK_EVENTS", 1000)
+    eu, us = Place("eu", str(tmp_path / "eu")), Place("us", str(tmp_path / "us"))
+    try:
+        linked([eu, us])
+        eu.publish(3000)
+        us.pull("eu")
+        eu.publish(10)
+        found = check_regions(connection_to(us.url), "orders", spark)
+        assert found == check(us.log, "orders", us.neighbours, deep=True)
+        assert not found.agrees
+        us.pull("eu")
+        found = check_regions(connection_to(us.url), "orders", spark)
+        assert found.agrees
+        assert sum(line.here for line in found.lanes) == 3010
     finally:
         eu.close()
         us.close()

@@ -38,10 +38,10 @@ from headrace.log.events import Event
 from headrace.log.log import Log
 from headrace.log.open import open_log
 from headrace.regions import enabling, losing, moving
+from headrace.regions.checking import check
 from headrace.regions.linking import link, name_region
 from headrace.regions.records import AGENT_LEASE, get_group
 from headrace.regions.runtime.neighbours import Neighbours
-from headrace.regions.status import check
 from tests.torture import region_account
 from tests.torture.region_account import Counted, Line, Loss
 from tests.torture.region_worker import GROUP, PENDING_MAX, PIN_TTL_MS

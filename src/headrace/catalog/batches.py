@@ -45,9 +45,9 @@ class Batch(msgspec.Struct, frozen=True, gc=False):
 def append(tx: Tx, new: Sequence[NewBatch]) -> dict[int, int] | None:
     """Place batches at the heads of their segments, each segment once; their offsets by its id.
 
-    None if a segment is sealed or gone.  The caller holds the stream's lock, so offsets become
-    visible in their order.  All batches take two statements together, since each one is a round
-    trip to the server, or releases and takes the GIL.
+    None if a segment is sealed or gone, or by another filter than its rows were judged by: then the
+    transaction must not be committed.  The caller holds the stream's lock, so offsets appear in
+    their order.  All batches take two statements: each is a round trip, or takes the GIL anew.
     """
     if len(new) == 1:
         (one,) = new
@@ -86,7 +86,9 @@ def append(tx: Tx, new: Sequence[NewBatch]) -> dict[int, int] | None:
         if batch.markers:
             markers.record(tx, batch.segment_id, [start + row for row in batch.markers])
         if lane is not None or batch.step is not None:
-            lanes.record(tx, batch.segment_id, lane, batch.step, start, batch.rows, batch.markers)
+            of = (tx, batch.segment_id, lane, batch.step)
+            if not lanes.record(*of, start, batch.rows, batch.markers):
+                return None
         if batch.places:
             queue_places.record(tx, batch.segment_id, start, batch.places)
     return starts

@@ -8,6 +8,8 @@ What one region published to a segment for one audience is a *lane*, and an even
 region extends one row.  Offsets never change, so compaction and files have nothing to do with it,
 and a file is copied to another region as it stands.
 
+What a link's filter keeps in a region is a lane of its own (:mod:`headrace.catalog.lane_filters`).
+
 A stream that is in no other region has no lane (``segments.lane`` is null) and pays nothing: the
 statement that takes offsets returns the lane along with them.
 """
@@ -18,6 +20,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
+from headrace.catalog import lane_filters
 from headrace.catalog.transaction import Tx
 from headrace.errors import LaneOrderError, NotLinkedError, NotWrittenHereError
 
@@ -42,12 +45,15 @@ class LaneStep(msgspec.Struct, frozen=True):
     """Which lane a batch belongs to, where that is not simply the one of its segment.
 
     A batch that was published here names its ``audience``, the end of the lane's name.  One that
-    comes from another region names its ``lane`` and the ``sequence`` of its first event.
+    comes from another region names its ``lane`` and the ``sequence`` of its first event.  Where the
+    link has a filter, ``stays`` are the rows that do not pass it, as ranges in ascending order.
     """
 
     audience: str = ""
     lane: str | None = None
     sequence: int = 0
+    filter: str = ""
+    stays: tuple[tuple[int, int], ...] = ()
 
 
 def record(
@@ -58,13 +64,17 @@ def record(
     start: int,
     rows: int,
     markers: Sequence[int],
-) -> None:
-    """Events and markers were placed at ``start``; ``own`` is the lane of the segment here."""
+) -> bool:
+    """Events and markers were placed at ``start``; ``own`` is the lane of the segment here.
+
+    False if the rows were judged by another filter than the link's, and have to be judged again.
+    """
     pieces = list(_between(start, rows, markers))
+    judged_by = "" if step is None else step.filter
     if own is None:
-        if step is not None:
+        if step is not None and (step.audience or step.lane is not None):
             raise NotLinkedError(_stream_of(tx, segment_id))
-        return
+        return not judged_by
     if step is not None and step.lane is not None:
         expected = next_sequence(tx, segment_id, step.lane)
         if step.sequence != expected:
@@ -72,12 +82,37 @@ def record(
         lane = step.lane
     elif own == NOT_WRITTEN:
         if not pieces:
-            return  # a marker
+            return True  # a marker
         raise NotWrittenHereError(_stream_of(tx, segment_id))
     else:
-        lane = own + (step.audience if step is not None else "")
+        region, wanted = lane_filters.parted(own)
+        if pieces and wanted != judged_by:
+            return False
+        lane = region + (step.audience if step is not None else "")
+        if step is not None and step.stays:
+            parts = lane_filters.apart(pieces, step.stays, start)
+            _record_apart(tx, segment_id, lane, region + lane_filters.STAYS, parts)
+            return True
     for lo, hi in pieces:
         _extend(tx, segment_id, lane, lo, hi)
+    return True
+
+
+def _record_apart(tx: Tx, segment_id: int, lane: str, here: str, parts: lane_filters.Parts) -> None:
+    """Neighbours are of different lanes, so all but the first are runs of their own."""
+    found = list(parts)
+    nexts: dict[str, int] = {}
+    new: list[Run] = []
+    for at, (lo, hi, stays) in enumerate(found):
+        name = here if stays else lane
+        if at == 0:
+            _extend(tx, segment_id, name, lo, hi)
+            continue
+        if name not in nexts:
+            nexts[name] = next_sequence(tx, segment_id, name)
+        new.append(Run(lo, hi, name, nexts[name]))
+        nexts[name] += hi - lo
+    add(tx, segment_id, new)
 
 
 def _stream_of(tx: Tx, segment_id: int) -> str:

@@ -23,6 +23,9 @@ from headrace.log import limits
 from headrace.log.times import now_us
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from headrace.log.append import Write
     from headrace.log.events import Event
     from headrace.log.log import Log
 
@@ -97,6 +100,34 @@ class Input:
 
 ARGUMENTS = Input()
 
+Headers = Annotated[
+    list[str] | None,
+    Parameter(alias="-H", negative="", help="name=value; may be given again."),
+]
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Audience:
+    """Who gets events of linked streams."""
+
+    regions: Annotated[
+        str | None,
+        Parameter(help="Of a linked stream: who gets them, as us,ap; '' keeps them here."),
+    ] = None
+
+    def add(self, log: Log, write: Write, stream: str, batch: pa.RecordBatch) -> None:
+        """Append a checked batch to a stream, as a part of a write."""
+        step = None
+        if self.regions is not None:
+            from headrace.regions.linking import step_for
+
+            step = step_for(log, stream, values.regions(self.regions, "--regions"))
+        write.add(stream, batch, step=step)
+
+
+EVERYBODY = Audience()
+
 
 @app.default
 def publish(
@@ -105,7 +136,8 @@ def publish(
     /,
     *,
     key: Annotated[str | None, Parameter(alias="-k")] = None,
-    header: Annotated[list[str] | None, Parameter(alias="-H", negative="")] = None,
+    header: Headers = None,
+    audience: Audience = EVERYBODY,
     source: Input = ARGUMENTS,
     rows: Rows = NO_ROWS,
     options: Options = NONE,
@@ -121,6 +153,8 @@ def publish(
       `headrace read orders --json | headrace --catalog ./copy publish --json-lines`
     * One for each row of a Parquet or CSV file:
       `headrace publish --file f.parquet --subject 'flights.{origin}.{dest}' --key tailnum`
+    * To some regions of a linked stream only, or, with `--regions ''`, to no other:
+      `headrace publish orders.eu.42 '{"total": 12}' --key 42 --regions us`
 
     Parameters
     ----------
@@ -130,24 +164,22 @@ def publish(
         The event's value; without one, or with -, all of the input.
     key
         Events of one key stay in order; with --file, a column or a template with {column}.
-    header
-        name=value; may be given again.
     """
     source.check(rows, value)
     headers = [_header(each) for each in header or ()]
     if source.file is not None:
         if subject is not None or headers:
             raise UsageError("with --file, give --subject instead of a SUBJECT, and no --header")
-        _publish_file(source.file, rows, key, options)
+        _publish_file(source.file, rows, key, audience, options)
     elif source.json_lines:
         if value is not None or key is not None or headers:
             raise UsageError("with --json-lines each line has its own key, value and headers")
-        _publish_json_lines(subject, options)
+        _publish_json_lines(subject, audience, options)
     elif subject is None:
         raise UsageError("give a SUBJECT, or --json-lines, or --file (see headrace publish --help)")
     else:
         template = _template(subject, key, headers)
-        _publish_to(template, "" if source.empty else value, source.lines, options)
+        _publish_to(template, "" if source.empty else value, source.lines, audience, options)
 
 
 def _template(subject: str, key: str | None, headers: list[tuple[str, bytes]]) -> Event:
@@ -156,10 +188,13 @@ def _template(subject: str, key: str | None, headers: list[tuple[str, bytes]]) -
     return Event(subject=subject, value=b"", key=key, headers=headers or None)
 
 
-def _publish_to(template: Event, value: str | None, lines: bool, options: Options) -> None:
+def _publish_to(
+    template: Event, value: str | None, lines: bool, audience: Audience, options: Options
+) -> None:
     """One event of a subject, or one for each line."""
     if not lines:
-        _publish_one(msgspec.structs.replace(template, value=value_of(value)), options)
+        event = msgspec.structs.replace(template, value=value_of(value))
+        _publish_one(event, audience, options)
         return
     if value is not None:
         raise UsageError("with --lines the values come from the input; leave VALUE out")
@@ -175,10 +210,10 @@ def _publish_to(template: Event, value: str | None, lines: bool, options: Option
             for line in chunk:
                 number += 1
                 if len(line) > limits.EVENT_BYTES_MAX:
-                    _append(log, {stream: chosen}, tally)
+                    _append(log, {stream: chosen}, audience, tally)
                     raise InvalidEventError(f"line {number} is longer than an event may be")
                 chosen.append(msgspec.structs.replace(template, value=line))
-            _append(log, {stream: chosen}, tally)
+            _append(log, {stream: chosen}, audience, tally)
 
 
 def _header(text: str) -> tuple[str, bytes]:
@@ -202,12 +237,15 @@ def value_of(argument: str | None) -> bytes:
     return found
 
 
-def _publish_one(event: Event, options: Options) -> None:
-    from headrace.log.events import check_event
+def _publish_one(event: Event, audience: Audience, options: Options) -> None:
+    from headrace.log.events import batch_of, check_event
 
     check_event(event)
     with options.open() as log:
-        placed = log.append(log.routes.stream_for(event.subject), event)[0]
+        write = log.write_of()
+        stream = log.routes.stream_for(event.subject)
+        audience.add(log, write, stream, batch_of([event], now_us()))
+        placed = log.commit(write).placed[0]
     data = PublishedEvent(stream=placed.stream, segment=placed.segment, offset=placed.start)
     options.show(data, f"{placed.stream} {placed.segment}:{placed.start}")
 
@@ -242,7 +280,7 @@ class _Tally:
         options.show(data, f"published {where or 'nothing'}")
 
 
-def _publish_json_lines(name: str | None, options: Options) -> None:
+def _publish_json_lines(name: str | None, audience: Audience, options: Options) -> None:
     from headrace.log.events import check_event
 
     tally = _Tally()
@@ -259,11 +297,11 @@ def _publish_json_lines(name: str | None, options: Options) -> None:
                     by_stream.setdefault(log.routes.stream_for(event.subject), []).append(event)
             except HeadraceError as error:
                 # Lines before the bad one are published; those after it are not read.
-                _append(log, by_stream, tally)
+                _append(log, by_stream, audience, tally)
                 at = f"line {number}"
                 text = str(error) if str(error).startswith(at) else f"{at}: {error}"
                 raise InvalidEventError(text) from error
-            _append(log, by_stream, tally)
+            _append(log, by_stream, audience, tally)
 
 
 @contextmanager
@@ -277,7 +315,7 @@ def _input(name: str | None) -> Iterator[IO[bytes]]:
         yield opened
 
 
-def _append(log: Log, by_stream: dict[str, list[Event]], tally: _Tally) -> None:
+def _append(log: Log, by_stream: dict[str, list[Event]], audience: Audience, tally: _Tally) -> None:
     """Append what was read at once; events of all streams commit together."""
     from headrace.log.events import batch_of
 
@@ -285,7 +323,7 @@ def _append(log: Log, by_stream: dict[str, list[Event]], tally: _Tally) -> None:
     now = now_us()
     for stream, events in by_stream.items():
         if events:
-            write.add(stream, batch_of(events, now))
+            audience.add(log, write, stream, batch_of(events, now))
     if not any(by_stream.values()):
         return
     log.commit(write)
@@ -312,10 +350,13 @@ def chunks(source: IO[bytes]) -> Iterator[list[bytes]]:
 # --- files ---------------------------------------------------------------------------------
 
 
-def _publish_file(path: Path, rows: Rows, key: str | None, options: Options) -> None:
+def _publish_file(
+    path: Path, rows: Rows, key: str | None, audience: Audience, options: Options
+) -> None:
     from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
     from headrace.cli.files import Mapping, open_file
+    from headrace.log.given import to_batch
 
     tally = _Tally()
     stream = rows.stream
@@ -339,7 +380,9 @@ def _publish_file(path: Path, rows: Rows, key: str | None, options: Options) -> 
             if stream is None:
                 stream = log.routes.stream_for(part.events.column("subject")[0].as_py())
             try:
-                log.append(stream, part.events)
+                write = log.write_of()
+                audience.add(log, write, stream, to_batch(part.events))
+                log.commit(write)
             except InvalidEventError as error:
                 if error.row is None:
                     raise

@@ -94,6 +94,9 @@ def link(
     ] = None,
     writers: Annotated[str, Parameter(help="'all', or the one region that publishes.")] = "all",
     backfill: Annotated[str, Parameter(help="'all', 'none', or a time.")] = "all",
+    filter: Annotated[
+        str | None, Parameter(help="Only events whose subject passes it go to other regions.")
+    ] = None,
     one_sided: Annotated[
         bool, Parameter(negative="", help="Only here; the other side links it too.")
     ] = False,
@@ -102,7 +105,7 @@ def link(
 ) -> None:
     """Link a stream to another region; it is made there if it is missing.
 
-    * `headrace region link orders us=./us --backfill all --catalog ./eu`
+    * `headrace region link orders us=./us --filter 'orders.world.>' --catalog ./eu`
     * `headrace region link orders us=postgresql://app@us/db --credentials env:HEADRACE_US`
     """
     from headrace.regions import linking
@@ -119,6 +122,7 @@ def link(
             credentials=credentials,
             writers=writers,
             backfill=backfill,
+            filter=filter,
             one_sided=one_sided,
         )
     created = f"; it was made in {', '.join(made.created_in)}" if made.created_in else ""
@@ -291,9 +295,12 @@ def synced(
     Example: `headrace region synced orders billing --wait 10s`
     """
     from headrace.regions import moving
+    from headrace.regions.records import TIMEOUT_S_MAX
 
-    key = key_of(stream, name)
-    until_s = time.monotonic() + (duration_s(wait, "--wait") if wait is not None else 0)
+    key, wait_s = key_of(stream, name), duration_s(wait, "--wait") if wait is not None else 0
+    if wait_s > TIMEOUT_S_MAX:
+        raise UsageError(f"--wait {wait}: give {TIMEOUT_S_MAX:g} seconds at most")
+    until_s = time.monotonic() + wait_s
     with opened(options) as (log, others):
         missing = moving.unsynced(log, key, others)
         while missing and time.monotonic() < until_s:

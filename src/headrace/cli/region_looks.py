@@ -12,14 +12,19 @@ from rich.markup import escape
 from rich.table import Table
 
 from headrace.cli import region_shapes as shapes
-from headrace.cli.failures import EXIT_FAILED
+from headrace.cli.failures import EXIT_FAILED, UsageError
 from headrace.cli.options import NONE, Options
 from headrace.cli.output import table, until_ctrl_c
 
 if TYPE_CHECKING:
     from headrace.log.log import Log
     from headrace.regions.runtime.neighbours import Neighbours
-    from headrace.regions.status import RegionsStatus, ReplicatedGroup, SnapshotStatus
+    from headrace.regions.status import (
+        LinkStatus,
+        RegionsStatus,
+        ReplicatedGroup,
+        SnapshotStatus,
+    )
 
 T = TypeVar("T")
 
@@ -88,7 +93,7 @@ def _screens(found: RegionsStatus) -> list[str | Table]:
         headings = ("stream", "from", "state", ">lag", "last copied", ">missed", "error")
         rows = [
             (
-                *(each.stream, each.region, each.state),
+                *(_crossing(each), each.region, each.state),
                 "?" if each.lag_events is None else each.lag_events,
                 "" if each.moved_s is None else f"{each.moved_s:.1f} s ago",
                 *(each.missed, each.error),
@@ -106,6 +111,10 @@ def _screens(found: RegionsStatus) -> list[str | Table]:
         columns = ("stream", ">segment", "last snapshot", "now", ">complete", ">given up", "why")
         shown.append(table(columns, [_snapshot(each) for each in found.snapshots]))
     return shown + [escape(each) for each in found.findings]
+
+
+def _crossing(link: LinkStatus) -> str:
+    return f"{link.stream} ({link.filter})" if link.filter else link.stream
 
 
 def _snapshot(one: SnapshotStatus) -> tuple[str | int, ...]:
@@ -136,16 +145,31 @@ def check(
     /,
     *,
     deep: Annotated[bool, Parameter(negative="", help="Read and compare all events.")] = False,
+    master: Annotated[
+        str | None, Parameter(help="With --deep: read them in Spark tasks, on local[*] say.")
+    ] = None,
     options: Options = NONE,
 ) -> int:
     """Whether the regions of a stream hold the same events, lane by lane; status 1 if not.
 
     * `headrace region check orders`
     * `headrace region check orders --deep`
+    * `headrace region check orders --deep --master local[*]`
     """
-    from headrace.regions.status import check as compare
+    from headrace.regions.checking import check as compare
 
-    found = near(options, lambda log, others: compare(log, stream, others, deep=deep))
+    if master is None:
+        found = near(options, lambda log, others: compare(log, stream, others, deep=deep))
+    elif deep:
+        from headrace.spark.checking import check_regions
+        from headrace.spark.connection import connection_of
+        from headrace.spark.session import session
+
+        place = connection_of(options.spark)
+        spark = session("headrace region check", master)
+        found = check_regions(place, stream, spark)
+    else:
+        raise UsageError("--master goes with --deep: without it no event is read")
     rows = [
         (each.segment, each.lane, each.region, each.here, each.there, _verdict(each.agrees))
         for each in found.lanes

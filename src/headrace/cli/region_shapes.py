@@ -11,12 +11,12 @@ from headrace.cli.region_snapshot_shapes import SnapshotShape, snapshot_shape
 
 if TYPE_CHECKING:
     from headrace.groups.homes import GroupRecord
+    from headrace.regions.checking import CheckReport
     from headrace.regions.linking import Linked
     from headrace.regions.losing import FailOverReport
     from headrace.regions.moving import SwitchReport
     from headrace.regions.records import Region
     from headrace.regions.status import (
-        CheckReport,
         LinkStatus,
         RegionsStatus,
         ReplicatedGroup,
@@ -115,6 +115,8 @@ class LinkShape(msgspec.Struct, frozen=True, kw_only=True):
     """Since something was last copied; null if nothing was."""
     missed_events: int
     """Events that were trimmed there before they came."""
+    filter: str | None
+    """What events have to pass to cross; null if all do."""
     error: str
 
 
@@ -267,6 +269,7 @@ def _link(found: LinkStatus) -> LinkShape:
         region=found.region,
         state=found.state,
         writers=found.writers,
+        filter=found.filter or None,
         lag_events=found.lag_events,
         copied_seconds=found.moved_s,
         missed_events=found.missed,

@@ -106,6 +106,17 @@ def words(text: str) -> list[str]:
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
+def regions(text: str, option: str) -> list[str]:
+    """Names of regions between commas; nothing at all stands for none.
+
+    >>> regions("us, ap", "--regions"), regions("", "--regions")
+    (['us', 'ap'], [])
+    """
+    if text.strip() and not all(part.strip() for part in text.split(",")):
+        raise UsageError(f"{option}: {text!r} names an empty region; write us,ap, or '' for none")
+    return words(text)
+
+
 def moment(text: str, option: str) -> datetime:
     """A time, or how long ago; a time without a zone is UTC.
 

@@ -22,7 +22,7 @@ class NotLinkedError(LinkError):
 
     def __init__(self, stream: str) -> None:
         super().__init__(
-            f"stream {stream!r} is linked to no other region; leave out regions=, or link it with: "
+            f"stream {stream!r} is linked to no other region; name no regions, or link it with: "
             f"headrace region link {stream} REGION=CATALOG"
         )
         self.stream = stream

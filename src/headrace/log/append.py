@@ -38,7 +38,7 @@ from headrace.log.message import form_of, single, with_epochs
 from headrace.log.pending import EpochProgress, Pending
 from headrace.log.placing import Stale, place
 from headrace.log.routing import Route, Routes
-from headrace.log.shares import Rows, Share, in_lane, inline, share_of_blob
+from headrace.log.shares import Rows, Share, in_lane, inline, judged, share_of_blob
 from headrace.store import Store
 from headrace.subjects import check_name
 from headrace.subjects.arguments import check_value
@@ -192,6 +192,9 @@ class Write:
                     pending.shares = tuple(self._checked_shares(route, pending))
                     if pending.step is not None:
                         pending.shares = in_lane(pending.shares, pending.step)
+                    if route.filter and pending.pinned is None:
+                        crosses = route.crossing(pending.subjects)
+                        pending.shares = judged(pending.shares, route.filter, crosses)
                     if pending.progress is not None:
                         pending.progress.prepare(pending.shares)
                     pending.route = route

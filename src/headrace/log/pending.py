@@ -13,7 +13,7 @@ import pyarrow as pa
 from headrace.catalog import Tx
 from headrace.catalog.lanes import LaneStep
 from headrace.catalog.producers import Placed
-from headrace.log import events, limits
+from headrace.log import arrays, events, limits
 from headrace.log.message import Single, with_column
 from headrace.log.routing import Route
 from headrace.log.shares import Share
@@ -100,6 +100,13 @@ class Pending:
             return self.given
         assert self.progress is not None
         return with_column(self.given, self.progress.times())
+
+    @property
+    def subjects(self) -> pa.Array:
+        """The subject of each row."""
+        if self.single is not None:
+            return arrays.texts([self.single.subject], events.STRING)
+        return self.batch.column("subject")
 
     @property
     def joins(self) -> bool:

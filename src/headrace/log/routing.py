@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headrace.catalog import Catalog, Tx, forks, streams
+from headrace.catalog import Catalog, Tx, forks, lane_filters, streams
 from headrace.errors import InvalidEventError, NoStreamError, UnknownStreamError
 from headrace.subjects import (
     FilterTrie,
@@ -47,6 +47,8 @@ class Route:
         self.limits = self._limits.tobytes()
         self.partitions = stream.config.partitions
         self.prefix = _prefix(stream.config)
+        self.filter = lane_filters.filter_of(self.segments[0].lane) if self.segments else ""
+        """What events have to pass to go to other regions, if the stream's link has a filter."""
 
     def segment_of(self, key: str | None, subject: str) -> int:
         """Index of the open segment for one event."""
@@ -72,6 +74,10 @@ class Route:
         for limit in self._limits:
             places += hashes >= limit
         return places
+
+    def crossing(self, subjects: pa.Array) -> npt.NDArray[np.bool_]:
+        """Which events go to other regions."""
+        return mask_of(match_array(self.filter, subjects))
 
     def hashed(self, keyed: bool) -> int | None:
         """Which single column of a plain batch is hashed: subject (1) or key (2); else None."""

@@ -84,6 +84,37 @@ def in_lane(shares: Sequence[Share], step: LaneStep) -> tuple[Share, ...]:
     )
 
 
+def judged(
+    shares: Sequence[Share], filter: str, crosses: npt.NDArray[np.bool_]
+) -> tuple[Share, ...]:
+    """Shares of rows that cross to other regions if they pass a link's filter, and else stay."""
+    replace = msgspec.structs.replace
+    found = []
+    for share in shares:
+        own = crosses if share.rows is None else crosses[share.rows]
+        ends = np.cumsum([batch.rows for batch in share.batches])[:-1]
+        parts = zip(share.batches, np.split(own, ends), strict=True)
+        made = tuple(replace(batch, step=_by(filter, part, batch.step)) for batch, part in parts)
+        found.append(replace(share, batches=made))
+    return tuple(found)
+
+
+def _by(filter: str, crosses: npt.NDArray[np.bool_], step: LaneStep | None) -> LaneStep:
+    return msgspec.structs.replace(step or LaneStep(), filter=filter, stays=staying(crosses))
+
+
+def staying(crosses: npt.NDArray[np.bool_]) -> tuple[tuple[int, int], ...]:
+    """The ranges of rows that do not cross.
+
+    >>> staying(np.array([True, False, False, True, False]))
+    ((1, 3), (4, 5))
+    """
+    if crosses.all():
+        return ()
+    edges = np.flatnonzero(np.diff(np.concatenate(([True], crosses, [True])).astype(np.int8)))
+    return tuple(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))
+
+
 def inline(segment_id: int, part: Rows) -> NewBatch:
     """Some rows as a batch that lives in the catalog."""
     blob = events.encode_blob(part.batch)

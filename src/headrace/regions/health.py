@@ -249,6 +249,14 @@ def _examine_link(
             f"it is written in {link.writers} by what is known here, in {back.writers} there",
             "wait until both agents have met; else: headrace region promote",
         )
+    if back.filter != link.filter:
+        yield RegionFinding(
+            title,
+            "failed",
+            f"{link.filter or 'everything'} crosses by what is known here, "
+            f"{back.filter or 'everything'} by what is known there",
+            f"link it anew by one filter: headrace region unlink {link.stream}, in each region",
+        )
     yield from _examine_copies(log, other, member, mine, there)
 
 

@@ -13,6 +13,7 @@ import msgspec
 from headrace.catalog import Tx, claims, entries, leases, progress, replicas, streams
 from headrace.errors import InvalidNameError, LinkError, UnknownGroupError
 from headrace.groups.homes import ORIGIN, GroupRecord
+from headrace.groups.names import of_key
 from headrace.groups.partitioned.core.config import (
     ElasticGroupConfig,
     decode_elastic,
@@ -77,14 +78,15 @@ def check_home(family: str, key: str, home: str | None, mode: str) -> None:
     """Refuse an elastic group without a home, or by snapshots: one work queue is filled."""
     if family != ELASTIC:
         return
+    name = str(of_key(key))
     if home is None:
         raise LinkError(
-            f"group {key!r} is elastic, and its work queue is filled in one region alone: say "
+            f"group {name!r} is elastic, and its work queue is filled in one region alone: say "
             "which, with home= or --home"
         )
     if mode != ORIGIN:
         raise LinkError(
-            f"group {key!r} is elastic, and what is acked of its work queue is exchanged by "
+            f"group {name!r} is elastic, and what is acked of its work queue is exchanged by "
             "origin: leave mode out"
         )
 

@@ -8,7 +8,8 @@ from headrace.errors import LinkError
 from headrace.groups.shared import properties
 from headrace.log.log import Log
 from headrace.regions.core.scaling import conflict
-from headrace.regions.records import ALL
+from headrace.regions.records import ALL, NONE, get_link
+from headrace.subjects import overlaps, parse_filter
 
 
 def check_linkable(stream: Stream) -> None:
@@ -52,6 +53,42 @@ def check_scaling(
                 "members, which several regions cannot do; turn that off with: headrace group "
                 "shared configure --no-scale-for-members, or let one region write it: "
                 "--writers REGION"
+            )
+
+
+def check_filter(
+    log: Log, there: Log, mine: Stream | None, theirs: Stream | None, given: str | None
+) -> str:
+    """The filter of a link; refused if it is none, or other than the stream is linked by."""
+    wanted = "" if given is None else parse_filter(given)
+    for side, stream in ((log, mine), (there, theirs)):
+        if stream is None:
+            continue
+        link = side.catalog.read(lambda tx, name=stream.name: get_link(tx, name))  # type: ignore[misc]
+        if link is not None and link.filter != wanted:
+            has = f"the filter {link.filter!r}" if link.filter else "no filter"
+            raise LinkError(
+                f"stream {stream.name!r} is linked with {has}; link it with the same, or take it "
+                "out of the other regions first, with: headrace region unlink"
+            )
+        captured = stream.config.subjects
+        if wanted and not any(overlaps(wanted, subjects) for subjects in captured):
+            raise LinkError(
+                f"the filter {wanted!r} lets nothing pass of stream {stream.name!r}, which "
+                f"captures {', '.join(captured)}"
+            )
+    return wanted
+
+
+def check_history(mine: Stream | None, theirs: Stream | None, filter: str, backfill: str) -> None:
+    """Refuse to copy what was published before there was a filter: nobody has judged it."""
+    for stream in (mine, theirs):
+        if not filter or backfill == NONE or stream is None:
+            continue
+        if any(segment.lane is None and segment.head > 0 for segment in stream.segments):
+            raise LinkError(
+                f"stream {stream.name!r} holds events, and a filter counts for what is published "
+                "from now on: give backfill='none' (--backfill none), and they stay where they are"
             )
 
 

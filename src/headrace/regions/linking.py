@@ -15,7 +15,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
 
-from headrace.catalog import Tx, entries, lanes, schema, streams
+from headrace.catalog import Tx, entries, lane_filters, lanes, schema, streams
 from headrace.catalog.lanes import LaneStep
 from headrace.catalog.streams import Stream
 from headrace.errors import (
@@ -29,7 +29,14 @@ from headrace.errors import (
 from headrace.log.log import Log
 from headrace.log.open import open_log
 from headrace.regions.core.origins import lane_of
-from headrace.regions.linkable import check_linkable, check_scaling, differences, tiles_of
+from headrace.regions.linkable import (
+    check_filter,
+    check_history,
+    check_linkable,
+    check_scaling,
+    differences,
+    tiles_of,
+)
 from headrace.regions.opening import open_region
 from headrace.regions.records import (
     ALL,
@@ -47,7 +54,9 @@ from headrace.regions.records import (
     require_region,
 )
 from headrace.regions.runtime import keeping
+from headrace.regions.runtime.beginning import begin_places
 from headrace.regions.runtime.neighbours import address
+from headrace.subjects.arguments import check_value
 
 LOCKS = ("settings", entries.lock(LINKS_BUCKET))
 
@@ -91,6 +100,7 @@ def link(
     credentials: str | None = None,
     writers: str = ALL,
     backfill: str | datetime = ALL,
+    filter: str | None = None,
     one_sided: bool = False,
     environ: Mapping[str, str] | None = None,
 ) -> Linked:
@@ -106,27 +116,26 @@ def link(
     if region == me.name:
         raise LinkError(f"region {region!r} is this one; link a stream to another region")
     _check_options(me, member, writers, log.catalog.read(lambda tx: get_link(tx, stream)))
-    since = _backfill(backfill)
-    variables = os.environ if environ is None else environ
+    since, variables = _backfill(backfill), os.environ if environ is None else environ
     there = _open_other(log, member, variables, look=one_sided)
     try:
-        mine, theirs = _find(log, stream), _find(there, stream)
-        if mine is None and theirs is None:
-            raise UnknownStreamError(
-                f"there is no stream {stream!r}, here or in {region!r}; create it first"
-            )
+        mine, theirs = _find_both(log, there, stream, region)
         check_scaling(log, there, mine, theirs, writers)
+        wanted = check_filter(log, there, mine, theirs, filter)
+        check_history(mine, theirs, wanted, since)
         created = _make_missing(log, me.name, mine, there, region, theirs, one_sided)
         own = LinkMember(region=me.name, catalog=_address(here))
-        known = [s.number for each in (mine, theirs) if each is not None for s in each.segments]
+        last = max(s.number for each in (mine, theirs) if each for s in each.segments)
         options = LinkRecord(
-            stream=stream, writers=writers, backfill=since, first_new=max(known) + 1
+            stream=stream, writers=writers, backfill=since, first_new=last + 1, filter=wanted
         )
         record = _join(log, options, [member], me)
         if one_sided:
-            return Linked(stream, (me.name,), created, one_sided=(region,))
-        other = there.catalog.read(require_region)
-        _join(there, options, [own, *record.members], other)
+            return Linked(stream, (me.name,), created, (region,))
+        _join(there, options, [own, *record.members], there.catalog.read(require_region))
+        # Here and now, and not when the agents come: without backfill, nothing is left out then.
+        begin_places(log, there, region)
+        begin_places(there, log, me.name)
         return _tell_others(record, member, me, created, variables)
     finally:
         there.catalog.close()
@@ -181,6 +190,17 @@ def _find(log: Log, stream: str) -> Stream | None:
     return log.catalog.read(lambda tx: streams.get(tx, stream), snapshot=True)
 
 
+def _find_both(
+    log: Log, there: Log, stream: str, region: str
+) -> tuple[Stream | None, Stream | None]:
+    mine, theirs = _find(log, stream), _find(there, stream)
+    if mine is None and theirs is None:
+        raise UnknownStreamError(
+            f"there is no stream {stream!r}, here or in {region!r}; create it first"
+        )
+    return mine, theirs
+
+
 def _make_missing(
     log: Log,
     here: str,
@@ -229,11 +249,11 @@ def _join(log: Log, options: LinkRecord, members: list[LinkMember], me: Region) 
             if member.region != me.name:
                 others.setdefault(member.region, member)
         record = msgspec.structs.replace(known, members=tuple(others[n] for n in sorted(others)))
-        written = record.writers in (ALL, me.name)
+        history = me.lane + (lane_filters.STAYS if record.filter else "")
         for segment in streams.require(tx, options.stream).segments:
             if segment.lane is None:
-                lanes.number_history(tx, segment.id, me.lane, segment.tail, segment.head)
-            lanes.begin(tx, segment.id, me.lane if written else lanes.NOT_WRITTEN)
+                lanes.number_history(tx, segment.id, history, segment.tail, segment.head)
+            lanes.begin(tx, segment.id, record.lane_in(me))
         put_link(tx, record)
         keeping.begin(tx, record)
         tx.notify(streams.channel(stream.id))
@@ -293,6 +313,7 @@ def change_member(
 
 def step_for(log: Log, stream: str, regions: Sequence[str]) -> LaneStep:
     """The lane of events that go to some regions only."""
+    check_value("regions", regions, Sequence[str])
 
     def look(tx: Tx) -> tuple[LinkRecord | None, Region | None]:
         return get_link(tx, stream), get_region(tx)

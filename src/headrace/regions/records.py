@@ -12,7 +12,7 @@ from typing import Literal, TypeVar
 
 import msgspec
 
-from headrace.catalog import Tx, entries, schema
+from headrace.catalog import Tx, entries, lane_filters, lanes, schema
 from headrace.catalog.keys import undamaged
 from headrace.catalog.records import left_out
 from headrace.errors import InvalidInputError, LinkError, RegionNameError, UnreadableRecordError
@@ -88,6 +88,8 @@ class LinkRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The region that wrote before."""
     first_new: int = 0
     """Segments from this number on were opened since the stream was linked."""
+    filter: str = ""
+    """What events have to pass to go to other regions; empty if all do."""
 
     @property
     def writing(self) -> Writing:
@@ -99,6 +101,11 @@ class LinkRecord(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(
             self, writers=found.writer, stamp=found.stamp, wants=found.wants, giver=found.giver
         )
+
+    def lane_in(self, region: Region) -> str:
+        """The own lane of the stream's segments in a region."""
+        written = self.writers in (ALL, region.name)
+        return lane_filters.lane_by(region.lane, self.filter) if written else lanes.NOT_WRITTEN
 
     def member(self, region: str) -> LinkMember | None:
         """A region of the link."""

@@ -31,7 +31,7 @@ def renew_region(log: Log, neighbours: Neighbours, *, force: bool = False) -> Re
         for name, link in links(tx).items():
             if link.writers in (ALL, region.name):
                 for segment in streams.require(tx, name).segments:
-                    lanes.begin(tx, segment.id, region.lane)
+                    lanes.begin(tx, segment.id, link.lane_in(region))
         return region
 
     linked = [s.id for s in log.streams() if any(x.lane is not None for x in s.segments)]

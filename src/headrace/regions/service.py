@@ -19,6 +19,7 @@ from headrace.groups.homes import ORIGIN, GroupRecord
 from headrace.host import Host
 from headrace.log.log import Log
 from headrace.regions import (
+    checking,
     enabling,
     forcing,
     leaving,
@@ -30,6 +31,7 @@ from headrace.regions import (
     taking,
 )
 from headrace.regions import status as looking
+from headrace.regions.checking import CheckReport
 from headrace.regions.forcing import ForceReport
 from headrace.regions.leaving import Removed, Unlinked
 from headrace.regions.linking import Linked
@@ -38,7 +40,7 @@ from headrace.regions.moving import SwitchReport
 from headrace.regions.promoting import PromoteReport
 from headrace.regions.records import LinkRecord, Region, group_key, links
 from headrace.regions.runtime.neighbours import Neighbours
-from headrace.regions.status import CheckReport, RegionsStatus
+from headrace.regions.status import RegionsStatus
 from headrace.regions.taking import ListedSnapshot, TakeReport
 from headrace.subjects.arguments import checked_calls
 
@@ -88,11 +90,14 @@ class Regions:
         credentials: str | None = None,
         writers: str = "all",
         backfill: str | datetime = "all",
+        filter: str | None = None,
         one_sided: bool = False,
         here: str | None = None,
     ) -> Linked:
         """Link a stream to another region, on both sides unless ``one_sided``.
 
+        With ``filter``, only events whose subject passes it go to other regions; the others stay
+        where they are published.
         ``credentials`` (``env:NAME``) says where the password is, which is never stored; ``here``
         is how the others reach this catalog, if not by the address it was opened with.
         """
@@ -106,6 +111,7 @@ class Regions:
             credentials=credentials,
             writers=writers,
             backfill=backfill,
+            filter=filter,
             one_sided=one_sided,
         )
 
@@ -233,4 +239,4 @@ class Regions:
 
     async def check(self, stream: str, *, deep: bool = False) -> CheckReport:
         """Whether the regions of a stream hold the same events, lane by lane."""
-        return await self._near(lambda log, near: looking.check(log, stream, near, deep=deep))
+        return await self._near(lambda log, near: checking.check(log, stream, near, deep=deep))

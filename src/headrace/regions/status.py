@@ -1,4 +1,4 @@
-"""How regions are doing: links with their lag, groups with where they are and who waits, checks.
+"""How regions are doing: links with their lag, groups with where they are and who waits.
 
 What is looked at is this region's catalog, and of the others what can be read now.  Two clocks are
 never compared: ages are told by the catalog that wrote both times.
@@ -17,6 +17,7 @@ from headrace.groups.homes import ORIGIN, GroupRecord, HomeProof
 from headrace.groups.names import of_key
 from headrace.log.log import Log
 from headrace.regions import kinds
+from headrace.regions.core.origins import lane_reaches
 from headrace.regions.records import (
     AGENT_LEASE,
     LinkMember,
@@ -26,7 +27,6 @@ from headrace.regions.records import (
     get_region,
     groups,
     links,
-    require_link,
 )
 from headrace.regions.runtime.neighbours import Neighbours
 from headrace.regions.snapshots import states, streams_under_snapshots
@@ -47,6 +47,8 @@ class LinkStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds since something was last copied."""
     missed: int = 0
     """Events that were trimmed there before they came."""
+    filter: str = ""
+    """What events have to pass to cross; empty if all do."""
     error: str = ""
 
 
@@ -219,6 +221,7 @@ def _link(
         lag_events=lag,
         moved_s=None if moved_us is None else max(0, now_us - moved_us) / 1e6,
         missed=sum(place.missed for place in places.values()),
+        filter=link.filter,
         error=error,
     )
 
@@ -237,8 +240,10 @@ def _lag(
         place = places.get(segment.number)
         start = segment.tail if place is None else place.next_offset
         for run in lanes.runs(tx, segment.id, start, segment.head):
-            if region is not None and run.lane == region.lane:
-                count += run.end - max(run.start, start)
+            life = run.lane.partition("!")[0]
+            if region is None or life != region.lane or not lane_reaches(run.lane, me.name):
+                continue
+            count += run.end - max(run.start, start)
     return count, True
 
 
@@ -293,73 +298,3 @@ def _cursors(tx: Tx, record: GroupRecord) -> dict[tuple[str, str, int], bytes]:
         for row, stream, number in replicas.changed_since(tx, 0)
         if row.reader in wanted
     }
-
-
-# --- check -----------------------------------------------------------------------------------
-
-
-class LaneCheck(msgspec.Struct, frozen=True, kw_only=True):
-    """One lane of a segment, in this region and in another."""
-
-    segment: int
-    lane: str
-    region: str
-    here: int
-    """How many events of the lane are known here, trimmed ones included."""
-    there: int
-    same: bool | None = None
-    """Whether the events that both retain are the same; None if they were not read."""
-
-    @property
-    def agrees(self) -> bool:
-        return self.here == self.there and self.same is not False
-
-
-class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether regions hold the same events."""
-
-    stream: str
-    lanes: tuple[LaneCheck, ...]
-    differences: tuple[str, ...] = ()
-    agrees: bool = True
-
-
-def check(log: Log, stream: str, neighbours: Neighbours, *, deep: bool = False) -> CheckReport:
-    """Compare a stream with its other regions, lane by lane; ``deep`` reads all events."""
-    # Loaded where it is used: a look at the status does without it.
-    from headrace.regions.digests import digests_of, is_same
-    from headrace.regions.linkable import disagreements
-
-    link = log.catalog.read(lambda tx: require_link(tx, stream))
-    mine = log.stream(stream)
-    found: list[LaneCheck] = []
-    differ: list[str] = []
-    for member in link.members:
-        if member.state == "lost":
-            continue
-        other = neighbours.log(member)
-        theirs = other.stream(stream)
-        differ += [f"{member.region}: {what}" for what in disagreements(mine, theirs)]
-        for segment in mine.segments:
-            there = theirs.segment(segment.number)
-            if there is None:
-                continue
-            ours = log.catalog.read(lambda tx, at=segment.id: lanes.ends(tx, at))  # type: ignore[misc]
-            known = other.catalog.read(lambda tx, at=there.id: lanes.ends(tx, at))  # type: ignore[misc]
-            digests = digests_of(log, stream, segment.number) if deep else {}
-            others = digests_of(other, stream, segment.number) if deep else {}
-            for lane in sorted({*ours, *known}):
-                if "!" in lane:
-                    continue  # it goes to some regions only
-                found.append(
-                    LaneCheck(
-                        segment=segment.number,
-                        lane=lane,
-                        region=member.region,
-                        here=ours.get(lane, 0),
-                        there=known.get(lane, 0),
-                        same=is_same(digests.get(lane), others.get(lane)) if deep else None,
-                    )
-                )
-    agrees = not differ and all(each.agrees for each in found)
-    return CheckReport(stream=stream, lanes=tuple(found), differences=tuple(differ), agrees=agrees)

@@ -6,7 +6,8 @@ record and writes nothing.  The record holds a digest of the rows, independent o
 that a repeat with other rows is noticed.
 
 Files for a segment that was sealed meanwhile are read and staged again for its successors.  So are
-old files, because a sweep removes unnamed files that are older than any append may be.
+old files, because a sweep removes unnamed files that are older than any append may be; and files of
+a stream that was linked by a filter, or no longer is, since it decides what goes to other regions.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from headrace.spark.staging import (
     StagedFile,
     Stager,
     join,
+    judged_by,
     remove,
     remove_unnamed,
     unpack,
@@ -150,7 +152,9 @@ class StagedWrite:
                 for file in held
                 for new in (
                     [file]
-                    if file.batch.segment_id in self._numbers[name] and file.staged_s > fresh
+                    if file.batch.segment_id in self._numbers[name]
+                    and file.staged_s > fresh
+                    and judged_by(file) == route.filter
                     else self._stage_again(route, file)
                 )
             ]
@@ -241,7 +245,7 @@ def _made_anew(stream: str) -> UnknownStreamError:
 def place(tx: Tx, new: Sequence[NewBatch]) -> dict[int, tuple[int, int]] | None:
     """Append batches, each segment's in the order given; {segment id: (first offset, events)}.
 
-    None when a segment is sealed or gone.  A segment is placed once in a statement, so the first
+    None when they have to be prepared again.  A segment is placed once in a statement, so the first
     batches of all segments go together, then the second ones, and so on.
     """
     queues: dict[int, list[NewBatch]] = {}

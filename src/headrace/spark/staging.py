@@ -24,11 +24,13 @@ import pyarrow.compute as pc
 
 from headrace.catalog import Tx, batches, streams
 from headrace.catalog.batches import NewBatch
+from headrace.catalog.lanes import LaneStep
 from headrace.epochs.core.times import TimeShape
 from headrace.errors import InvalidSinkError, StoreError
 from headrace.log import events, files
 from headrace.log.log import Log
 from headrace.log.routing import Route
+from headrace.log.shares import staying
 from headrace.spark.epochs.sink_rows import Counts, counts_of
 from headrace.subjects import route_hash_array
 
@@ -53,6 +55,11 @@ class StagedFile(msgspec.Struct, frozen=True):
     staged_s: float
     counts: Counts = ()
     """How many rows of which epochs, if the stream has epochs."""
+
+
+def judged_by(file: StagedFile) -> str:
+    """The filter by which it was judged which rows of a file go to other regions."""
+    return "" if file.batch.step is None else file.batch.step.filter
 
 
 class Part(msgspec.Struct, frozen=True):
@@ -142,6 +149,10 @@ class Stager:
         batch = join(self._held.pop(index))
         del self._held_bytes[index]
         made = write_file(self._log, self._route.stream.id, segment.number, segment.id, batch)
+        if self._route.filter:
+            stays = staying(self._route.crossing(batch.column("subject")))
+            step = LaneStep(filter=self._route.filter, stays=stays)
+            made = msgspec.structs.replace(made, step=step)
         config = self._route.stream.config.epochs
         counts = () if config is None else counts_of(TimeShape(config.length), batch)
         self._files.append(StagedFile(segment.number, made, time.time(), counts))

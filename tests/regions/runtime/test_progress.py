@@ -33,21 +33,17 @@ from headrace.regions.records import (
     require_region,
 )
 from headrace.regions.runtime import applying
-from headrace.regions.runtime.agent import RegionAgent
 from headrace.regions.runtime.joining import decode_cursor
 from headrace.regions.runtime.replicator import Replicator
-from tests.regions.runtime.world import Place
+from tests.regions.runtime.world import Stepped
+from tests.regions.runtime.world import settle as settle
 
 KEY = "orders.billing"
 ONE = StreamConfig(subjects=("orders.>",), partitions=1)
 
 
-class Side(Place):
+class Side(Stepped):
     """A region whose agent is stepped by hand, with one segment and a group of one member."""
-
-    def __init__(self, name: str, url: str) -> None:
-        super().__init__(name, url)
-        self.agent = RegionAgent(self.log, self.neighbours)
 
     @property
     def segment(self) -> int:
@@ -92,16 +88,6 @@ class Side(Place):
 
     def translate(self) -> None:
         self.agent.translate(self.me)
-
-
-def settle(*sides: Side) -> None:
-    """Copy everything and let every agent say and hear all there is."""
-    names = [side.name for side in sides]
-    for _ in range(4):
-        for side in sides:
-            side.pull(*(name for name in names if name != side.name))
-            while side.agent.step():
-                pass
 
 
 Make = Callable[..., tuple[Side, Side]]

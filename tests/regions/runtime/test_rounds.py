@@ -13,23 +13,16 @@ from headrace.errors import RegionWentBackError, RoundOvertakenError
 from headrace.regions.linking import link
 from headrace.regions.runtime import copying, rounds
 from headrace.regions.runtime.replicator import Replicator
-from tests.regions.runtime.world import ORDERS, Place, assert_same, linked
+from tests.regions.runtime.world import ORDERS, Place, assert_same, linked, making
 
 Make = Callable[[str], Place]
 
 
 @pytest.fixture
 def make(tmp_path: Path) -> Iterator[Make]:
-    """Makes regions, each on a catalog of its own."""
-    made: list[Place] = []
-
-    def region(name: str) -> Place:
-        made.append(Place(name, str(tmp_path / name)))
-        return made[-1]
-
-    yield region
-    for each in made:
-        each.close()
+    """Makes regions, each on SQLite."""
+    with making(tmp_path) as make:
+        yield make
 
 
 def test_events_of_both_regions_are_in_both_once_and_in_order(make: Make) -> None:

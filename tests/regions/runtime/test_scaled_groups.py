@@ -14,18 +14,13 @@ from headrace.groups.progress import Progress, store
 from headrace.log.events import Event
 from headrace.regions import enabling, kinds
 from headrace.regions.records import get_group
-from headrace.regions.runtime.agent import RegionAgent
-from tests.regions.runtime.world import Place, linked
+from tests.regions.runtime.world import Stepped, linked, settle
 
 KEY = "orders.billing"
 
 
-class Side(Place):
+class Side(Stepped):
     """A region whose agent is stepped by hand, with a group of one member."""
-
-    def __init__(self, name: str, url: str, store: Path) -> None:
-        super().__init__(name, url, store)
-        self.agent = RegionAgent(self.log, self.neighbours)
 
     def spread(self, count: int) -> None:
         """Publish events whose keys fall into both halves of the key range."""
@@ -67,15 +62,6 @@ class Side(Place):
             }
             for number, rows in self.origins().items()
         }
-
-
-def settle(*sides: Side) -> None:
-    """Copy everything and let every agent say and hear all there is."""
-    for _ in range(4):
-        for side in sides:
-            side.pull(*(other.name for other in sides if other is not side))
-            while side.agent.step():
-                pass
 
 
 @pytest.fixture

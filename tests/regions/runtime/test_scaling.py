@@ -15,13 +15,14 @@ from headrace.groups.shared import properties
 from headrace.groups.shared.properties import GroupProperties
 from headrace.log.compact_policy import CompactionPolicy
 from headrace.regions import status
+from headrace.regions.checking import check
 from headrace.regions.leaving import unlink
 from headrace.regions.linking import link
 from headrace.regions.promoting import promote
 from headrace.regions.runtime import scaling
 from headrace.regions.runtime.agent import RegionAgent
 from headrace.regions.runtime.replicator import Replicator
-from tests.regions.runtime.world import ORDERS, Place, assert_same, graph, linked
+from tests.regions.runtime.world import ORDERS, Place, assert_same, graph, linked, making
 
 Make = Callable[..., Place]
 
@@ -44,15 +45,8 @@ def make(tmp_path: Path, catalog_url: str) -> Iterator[Make]:
 @pytest.fixture
 def make_local(tmp_path: Path) -> Iterator[Make]:
     """Makes regions, each on SQLite."""
-    made: list[Place] = []
-
-    def region(name: str) -> Place:
-        made.append(Place(name, str(tmp_path / name)))
-        return made[-1]
-
-    yield region
-    for each in made:
-        each.close()
+    with making(tmp_path) as make:
+        yield make
 
 
 def by_key(region: Place) -> dict[str, list[bytes]]:
@@ -158,7 +152,7 @@ def test_a_region_that_is_behind_tells_how_far(make_local: Make) -> None:
     assert replicator.step()
     assert replicator.standing.behind is not None
     assert replicator.standing.behind > 14
-    assert not status.check(us.log, "orders", us.neighbours).agrees
+    assert not check(us.log, "orders", us.neighbours).agrees
     (found,) = status.status(us.log, us.neighbours).links
     assert found.lag_events is not None
     assert found.lag_events + sum(map(len, us.origins().values())) == 28
@@ -258,7 +252,7 @@ def test_history_of_splits_comes_with_the_link_and_to_a_third_region(make: Make)
     asia.pull("us", "eu", "us")
     us.pull("eu")
     assert_alike(eu, us, asia)
-    assert status.check(us.log, "orders", us.neighbours, deep=True).agrees
+    assert check(us.log, "orders", us.neighbours, deep=True).agrees
 
 
 def test_without_history_a_split_since_then_is_copied_whole(make_local: Make) -> None:

@@ -18,20 +18,15 @@ from headrace.groups.progress import AckedRanges, Progress, store
 from headrace.log.events import Event
 from headrace.regions import enabling
 from headrace.regions.linking import link
-from headrace.regions.runtime.agent import RegionAgent
 from tests.regions.runtime.test_groups import in_loop
-from tests.regions.runtime.world import Place
+from tests.regions.runtime.world import Stepped, settle
 
 ONE = StreamConfig(subjects=("orders.>",), partitions=1)
 KEYS = {"static": "orders.billing", "shared": "audit:orders.>"}
 
 
-class Side(Place):
+class Side(Stepped):
     """A region whose agent is stepped by hand."""
-
-    def __init__(self, name: str, url: str, store: Path) -> None:
-        super().__init__(name, url, store)
-        self.agent = RegionAgent(self.log, self.neighbours)
 
     def one_by_one(self, count: int) -> None:
         """Publish events that can be trimmed one by one, each with a key of its own."""
@@ -46,14 +41,6 @@ class Side(Place):
 
         found = self.log.catalog.read(look).acked()
         return {offset for offset in range(found.end) if offset in found}
-
-
-def settle(*sides: Side) -> None:
-    for _ in range(3):
-        for side in sides:
-            side.pull(*(other.name for other in sides if other is not side))
-            while side.agent.step():
-                pass
 
 
 @pytest.fixture
@@ -80,13 +67,19 @@ async def member(hr: headrace.Headrace, kind: str) -> AsyncIterator[Any]:
             yield aiter(session)
 
 
-async def enabled(hr: headrace.Headrace, kind: str, a: Side, b: Side) -> None:
-    if kind == "static":
-        await hr.groups.create_static("orders", "billing", max_members=1, members=["m1"])
-    else:
-        await hr.shared_groups.declare("audit", "orders.>", start="earliest")
-    enabling.enable(a.log, KEYS[kind], a.neighbours)
-    settle(a, b)
+@asynccontextmanager
+async def ten_published(a: Side, b: Side, kind: str) -> AsyncIterator[headrace.Headrace]:
+    """The first region, with a replicated group and ten events that have crossed."""
+    async with headrace.open(a.url, store=a.store) as hr:
+        if kind == "static":
+            await hr.groups.create_static("orders", "billing", max_members=1, members=["m1"])
+        else:
+            await hr.shared_groups.declare("audit", "orders.>", start="earliest")
+        enabling.enable(a.log, KEYS[kind], a.neighbours)
+        settle(a, b)
+        a.one_by_one(10)
+        settle(a, b)
+        yield hr
 
 
 @pytest.mark.parametrize("kind", ["static", "shared"])
@@ -96,10 +89,7 @@ async def test_an_ack_of_what_was_trimmed_in_flight_counts_everywhere(
 ) -> None:
     a, b = two
     key = KEYS[kind]
-    async with headrace.open(a.url, store=a.store) as hr:
-        await enabled(hr, kind, a, b)
-        a.one_by_one(10)
-        settle(a, b)
+    async with ten_published(a, b, kind) as hr:
         async with asyncio.timeout(60), member(hr, kind) as events:
             found = [await anext(events) for _ in range(8)]
             await found[4].ack()
@@ -129,10 +119,7 @@ async def test_what_was_trimmed_unread_is_consumed_elsewhere(
 ) -> None:
     a, b = two
     key = KEYS[kind]
-    async with headrace.open(a.url, store=a.store) as hr:
-        await enabled(hr, kind, a, b)
-        a.one_by_one(10)
-        settle(a, b)
+    async with ten_published(a, b, kind) as hr:
         async with asyncio.timeout(60):
             async with member(hr, kind) as events:
                 found = [await anext(events) for _ in range(8)]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from headrace.catalog import Tx, lanes, streams
@@ -11,6 +12,7 @@ from headrace.log.events import Event
 from headrace.log.log import Log
 from headrace.log.open import open_log
 from headrace.regions.linking import link, name_region
+from headrace.regions.runtime.agent import RegionAgent
 from headrace.regions.runtime.neighbours import Neighbours
 from headrace.regions.runtime.replicator import Replicator
 
@@ -66,6 +68,37 @@ class Place:
     def close(self) -> None:
         self.neighbours.close()
         self.log.catalog.close()
+
+
+class Stepped(Place):
+    """A region whose agent is stepped by hand."""
+
+    def __init__(self, name: str, url: str, store: Path | None = None) -> None:
+        super().__init__(name, url, store)
+        self.agent = RegionAgent(self.log, self.neighbours)
+
+
+def settle(*sides: Stepped) -> None:
+    """Copy everything and let every agent say and hear all there is."""
+    for _ in range(4):
+        for side in sides:
+            side.pull(*(other.name for other in sides if other is not side))
+            while side.agent.step():
+                pass
+
+
+@contextmanager
+def making(folder: Path) -> Iterator[Callable[[str], Place]]:
+    """Makes regions, each on a SQLite catalog of its own; they are closed in the end."""
+    made: list[Place] = []
+
+    def region(name: str) -> Place:
+        made.append(Place(name, str(folder / name)))
+        return made[-1]
+
+    yield region
+    for each in made:
+        each.close()
 
 
 def linked(

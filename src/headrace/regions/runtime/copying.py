@@ -8,7 +8,7 @@ round is committed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 import msgspec
 import pyarrow as pa
@@ -16,7 +16,6 @@ import pyarrow as pa
 from headrace.catalog import batches
 from headrace.catalog.batches import NewBatch
 from headrace.catalog.lanes import LaneStep
-from headrace.catalog.streams import Segment
 from headrace.errors import (
     DamagedBatchError,
     InvalidMarkerError,
@@ -24,11 +23,11 @@ from headrace.errors import (
     StoreError,
 )
 from headrace.log import events, files, limits
-from headrace.log.cursor import Cursor
 from headrace.log.log import Log
 from headrace.log.shares import Rows, inline
 from headrace.log.shelf import join
 from headrace.regions.core.markers import decode_marker, recipients, written_in
+from headrace.regions.runtime.reading import Gathered, Reading
 from headrace.regions.runtime.rounds import MARKERS, Copied, LanePiece, SegmentCopy
 
 
@@ -56,38 +55,36 @@ def discard(log: Log, done: Iterable[Copied]) -> None:
 
 
 def _copy_segment(log: Log, source_log: Log, copy: SegmentCopy) -> Iterator[NewBatch]:
-    held: list[pa.RecordBatch] = []
-    lane, sequence, size = "", 0, 0
+    held, lane, sequence = Gathered(), "", 0
+    reading = Reading(source_log, copy, files=log.store is not None)
     for piece in copy.pieces:
-        if held and (piece.lane != lane or size > limits.FILE_BYTES):
-            yield from _encode(log, copy, held, lane, sequence)
-            held, size = [], 0
-        if not held:
+        if held.rows and (piece.lane != lane or held.size_bytes > limits.FILE_BYTES):
+            yield from _encode(log, copy, held.taken(), lane, sequence)
+        if not held.rows:
             lane, sequence = piece.lane, piece.sequence
         if piece.lane == MARKERS:
-            held = list(_markers(source_log, copy, piece))
-            if held:
-                yield from _encode(log, copy, held, MARKERS, 0)
-            held, size = [], 0
+            found = list(_markers(reading, copy, piece))
+            if found:
+                yield from _encode(log, copy, join(found), MARKERS, 0)
             continue
-        for part in _parts(log, source_log, copy, piece):
-            if isinstance(part, NewBatch):
-                if held:
-                    yield from _encode(log, copy, held, lane, sequence)
-                    sequence += sum(batch.num_rows for batch in held)
-                    held, size = [], 0
-                yield msgspec.structs.replace(part, step=LaneStep(lane=lane, sequence=sequence))
-                sequence += part.rows
+        for part in reading.parts(piece):
+            if isinstance(part, batches.Piece):
+                if held.rows:
+                    rows = held.rows
+                    yield from _encode(log, copy, held.taken(), lane, sequence)
+                    sequence += rows
+                made = _copied_file(log, source_log, copy, part)
+                yield msgspec.structs.replace(made, step=LaneStep(lane=lane, sequence=sequence))
+                sequence += made.rows
                 continue
-            held.append(part)
-            size += part.nbytes
-    if held:
-        yield from _encode(log, copy, held, lane, sequence)
+            held.add(part)
+    if held.rows:
+        yield from _encode(log, copy, held.taken(), lane, sequence)
 
 
-def _markers(source_log: Log, copy: SegmentCopy, piece: LanePiece) -> Iterator[pa.RecordBatch]:
+def _markers(reading: Reading, copy: SegmentCopy, piece: LanePiece) -> Iterator[pa.RecordBatch]:
     """The markers of a piece that the source wrote for this region."""
-    for batch in _decoded(source_log, copy, piece.start, piece.end):
+    for batch in reading.decoded(piece.start, piece.end):
         wanted = [_is_for(data, copy) for data in batch.column("marker").to_pylist()]
         if any(wanted):
             yield batch.filter(pa.array(wanted))
@@ -103,41 +100,6 @@ def _is_for(data: bytes | None, copy: SegmentCopy) -> bool:
     return written_in(marker) == copy.place.source and copy.region in recipients(
         marker, (copy.region,)
     )
-
-
-def _parts(
-    log: Log, source_log: Log, copy: SegmentCopy, piece: LanePiece
-) -> Iterator[pa.RecordBatch | NewBatch]:
-    """The events of a piece: whole files as they stand, all else decoded."""
-    source_id = copy.place.source_id
-    at = piece.start
-    for file in _whole_files(log, source_log, source_id, piece):
-        yield from _decoded(source_log, copy, at, file.start)
-        yield _copied_file(log, source_log, copy, file)
-        at = file.end
-    yield from _decoded(source_log, copy, at, piece.end)
-
-
-def _whole_files(
-    log: Log, source_log: Log, source_id: int, piece: LanePiece
-) -> list[batches.Piece]:
-    if log.store is None or source_log.store is None:
-        return []
-    found: list[batches.Piece] = []
-    at = piece.start
-    while at < piece.end:
-        some = source_log.catalog.read(lambda tx, at=at: batches.pieces(tx, source_id, at, 500))  # type: ignore[misc]
-        if not some:
-            break
-        found += [
-            each
-            for each in some
-            if each.path is not None
-            and each.end <= piece.end
-            and not each.layout & events.MARKER_BIT
-        ]
-        at = some[-1].end
-    return found
 
 
 def _copied_file(log: Log, source_log: Log, copy: SegmentCopy, file: batches.Piece) -> NewBatch:
@@ -175,21 +137,9 @@ def source_file(
     raise DamagedBatchError(stream, number, file.start, file.end, why)
 
 
-def _decoded(source_log: Log, copy: SegmentCopy, start: int, end: int) -> Iterator[pa.RecordBatch]:
-    if start >= end:
-        return
-    segment = Segment(copy.place.source_id, copy.number, 0, 0, 0, 0, 0, 0, 0, 0, None)
-    cursor = Cursor(source_log.catalog, source_log.store, copy.stream, segment, start)
-    while cursor.position < end:
-        batch = cursor.next(end)
-        if batch is not None and batch.num_rows:
-            yield batch.select([name for name in batch.schema.names if name != "offset"])
-
-
 def _encode(
-    log: Log, copy: SegmentCopy, held: Sequence[pa.RecordBatch], lane: str, sequence: int
+    log: Log, copy: SegmentCopy, batch: pa.RecordBatch, lane: str, sequence: int
 ) -> Iterator[NewBatch]:
-    batch = join(held)
     part = Rows(batch, events.layout_of(batch.schema), events.stamps_of(batch))
     small = log.store is None or lane == MARKERS or batch.nbytes <= limits.INLINE_BYTES
     for piece in part.cut(limits.INLINE_BYTES if small else limits.FILE_BYTES):

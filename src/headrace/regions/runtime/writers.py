@@ -49,10 +49,10 @@ def change(log: Log, me: Region, stream: str, to: Callable[[Writing], Writing]) 
         after = to(link.writing)
         if after == link.writing:
             return False
-        put_link(tx, link.with_writing(after))
-        own = me.lane if after.writer == me.name else lanes.NOT_WRITTEN
+        changed = link.with_writing(after)
+        put_link(tx, changed)
         for segment in streams.require(tx, stream).segments:
-            lanes.begin(tx, segment.id, own)
+            lanes.begin(tx, segment.id, changed.lane_in(me))
         tx.notify(replicas.CHANNEL)
         return True
 
