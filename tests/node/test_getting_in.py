@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import logging
 import socket
 import stat
@@ -246,6 +247,24 @@ def test_live_streams_end_with_the_node_and_so_do_listeners_that_do_not_read(
         live.close()
     for made in deaf:
         made.close()
+
+
+def test_listeners_that_come_all_at_once_are_limited(
+    node: RunningNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headrace.node.live.LISTENERS_MAX", 3)
+    made = [http.client.HTTPConnection("127.0.0.1", node.port, timeout=30) for _ in range(40)]
+    for each in made:
+        each.connect()
+    for each in made:
+        each.request("GET", "/api/v1/live", headers={"authorization": f"Bearer {node.token}"})
+    answers = [each.getresponse() for each in made]
+    told = [answer.readline() for answer in answers if answer.status == 200]
+    assert sum(line.startswith(b"retry") for line in told) == 3
+    assert sum(line == b"event: bye\n" for line in told) == len(told) - 3
+    assert {answer.status for answer in answers} <= {200, 503}
+    for each in made:
+        each.close()
 
 
 def test_listeners_are_limited(node: RunningNode, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from itertools import groupby
-from operator import itemgetter
+from itertools import compress, groupby
+from operator import eq, itemgetter, ne
 from typing import Any, NamedTuple, TypeAlias
 
 from headrace.catalog.leases import Ended
@@ -74,8 +74,8 @@ class KnownProgress:
     """The progress of all, as it was last read."""
 
     def __init__(self) -> None:
-        self.found: Mapping[str, Mapping[int, Reached]] = {}
-        self._rows: dict[str, list[Row]] = {}
+        self.found: dict[str, Mapping[int, Reached]] = {}
+        self._rows: list[Row] = []
         self._bounds: Mapping[int, tuple[int, int]] = {}
 
     def read(
@@ -87,37 +87,45 @@ class KnownProgress:
         to go on from lies in it, and where that is the head there is none; elsewhere it is looked
         up.  (Batches that were compacted meanwhile are taken for what they were.)
         """
-        found: dict[str, Mapping[int, Reached]] = {}
+        rows = tx.rows("SELECT group_name, segment_id, floor, state FROM progress ORDER BY 1, 2")
+        changed = self._changed(rows) if bounds is self._bounds else None
+        found = {} if changed is None else self.found.copy()
         unknown: list[str] = []
-        read: dict[str, list[Row]] = {}
-        bound = bounds is self._bounds
-        query = "SELECT group_name, segment_id, floor, state FROM progress ORDER BY 1, 2"
-        for name, each in groupby(tx.rows(query), itemgetter(0)):
-            rows = read[name] = [*each]
+        for name, each in groupby(rows if changed is None else changed, itemgetter(0)):
             known = self.found.get(name)
-            if known is not None and bound and rows == self._rows[name]:
-                found[name] = known
-                continue
-            seen = None if known is None else _reached(rows, known, bounds)
-            if seen is None:
+            seen = None if known is None else _reached(each, known, bounds)
+            if seen is None or known is None:
                 unknown.append(name)
+                found.pop(name, None)
+            elif changed is None:
+                found[name] = known if known == seen else seen
             else:
-                found[name] = seen
+                found[name] = seen if len(seen) == len(known) else {**known, **seen}
         few = len(unknown) <= IN_ONE_QUERY
         for name, reached in (progress(tx, unknown if few else None) if unknown else {}).items():
             known = self.found.get(name)
             found[name] = known if known is not None and known == reached else reached
-        self.found, self._rows, self._bounds = found, read, bounds
+        self.found, self._rows, self._bounds = found, rows, bounds
         return found
+
+    def _changed(self, rows: list[Row]) -> list[Row] | None:
+        """The rows that are other than at the last time; None if there are others or fewer."""
+        if len(rows) != len(self._rows):
+            return None
+        differ = [*map(ne, rows, self._rows)]
+        changed, before = [*compress(rows, differ)], [*compress(self._rows, differ)]
+        for column in (itemgetter(0), itemgetter(1)):  # the same readers in the same segments?
+            if not all(map(eq, map(column, changed), map(column, before))):
+                return None
+        return changed
 
 
 def _reached(
     rows: Iterable[Row], known: Mapping[int, Reached], bounds: Mapping[int, tuple[int, int]]
-) -> Mapping[int, Reached] | None:
-    """How far a reader has come; None if a batch that comes next is not known."""
+) -> dict[int, Reached] | None:
+    """How far a reader has come by its rows; None if a batch that comes next is not known."""
     make = partial(tuple.__new__, Reached)
     found = {}
-    same = True
     for _, id, floor, state in rows:
         was, bound = known.get(id), bounds.get(id)
         if bound is None:  # a segment that is gone
@@ -131,12 +139,9 @@ def _reached(
                 was = _NOTHING_YET
         elif start is None or end is None or not start <= (floor if floor > tail else tail) < end:
             return None
-        if floor == was[0] and state == was[1]:
-            found[id] = was
-        else:
-            same = False
-            found[id] = make((floor, state, *was[2:]))
-    return known if same and len(found) == len(known) else found
+        same = floor == was[0] and state == was[1]
+        found[id] = was if same else make((floor, state, *was[2:]))
+    return found
 
 
 _NOTHING_YET = Reached(-1, b"", None, None, None, None, None)

@@ -74,6 +74,12 @@ def all_rows(tx: Tx) -> list[ReaderGroupRow]:
     return [_row(row) for row in rows]
 
 
+def all_names(tx: Tx) -> list[str]:
+    """The names of every group that there is, sorted."""
+    rows = tx.rows("SELECT name FROM reader_groups WHERE config IS NOT NULL ORDER BY name")
+    return [row[0] for row in rows]
+
+
 def versions(tx: Tx, names: Sequence[str]) -> dict[str, Version]:
     """Those of the groups that there are."""
     found: dict[str, Version] = {}

@@ -8,8 +8,7 @@ nothing else: a list goes on without it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from typing import Generic, TypeVar
 
 import msgspec
@@ -27,13 +26,26 @@ ANEW = "it will be written anew by whoever looks after it"
 _log = logging.getLogger(__name__)
 
 
-@contextmanager
-def left_out(whose: str = "") -> Iterator[None]:
+class LeftOut:
+    """See :func:`left_out`; no generator, since a list enters it once for each record."""
+
+    __slots__ = ("_whose",)
+
+    def __init__(self, whose: str) -> None:
+        self._whose = whose
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> bool:
+        if not isinstance(error, (UnreadableRecordError, ProgressDecodeError)):
+            return False
+        _log.warning("left out: %s%s", f"{self._whose}: " if self._whose else "", error)
+        return True
+
+
+def left_out(whose: str = "") -> LeftOut:
     """Do without a record that cannot be read, with a warning: for lists of many."""
-    try:
-        yield
-    except (UnreadableRecordError, ProgressDecodeError) as error:
-        _log.warning("left out: %s%s", f"{whose}: " if whose else "", error)
+    return LeftOut(whose)
 
 
 class Records(Generic[R]):

@@ -18,7 +18,7 @@ What was trimmed before the group acked it will never be consumed.  It is no lag
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
 import msgspec
 from msgspec.structs import replace
@@ -33,10 +33,6 @@ OffsetRanges: TypeAlias = list[tuple[int, int]]
 """Offsets from the first of each pair up to the second, which is not included."""
 
 
-_BegunTuple: TypeAlias = tuple[int, bytes, int | None, int, int, int, int | None]
-"""A :class:`Reached`; what follows the start of its batch is there if that is."""
-
-
 def is_exact(filters: Iterable[str], stream: Stream) -> bool:
     """Whether everything that a stream captures passes the filters, by their texts alone."""
     wanted = [filter or ">" for filter in filters]
@@ -44,24 +40,16 @@ def is_exact(filters: Iterable[str], stream: Stream) -> bool:
 
 
 def unit_view(
-    frame: UnitView,
-    reached: Reached | None,
-    segment: Segment,
-    now_us: int,
-    *,
-    markers: int = 0,
-    exact: bool = True,
+    frame: UnitView, reached: Reached | None, segment: Segment, now_us: int, markers: int = 0
 ) -> UnitView:
     """A unit with what the group has not acked of it; ``frame`` tells what else there is to it.
 
-    ``markers`` are among what is not acked, and are no events.  A look at everything makes ten
-    thousand of them, so nothing is called here that need not be.
+    Its ``exact`` tells whether all of the segment counts.  ``markers`` are among what is not acked,
+    and are no events.  A look at everything makes ten thousand of them, so nothing is called here
+    that need not be.
     """
-    if reached is None:
-        floor, record, start = 0, b"", None
-    else:
-        floor, record, start, end, batch, total, created_us = cast("_BegunTuple", reached)
-    tail, head = segment.tail, segment.head
+    floor, record, start, end, batch, total, created_us = reached or _NOTHING
+    tail, head, exact = segment.tail, segment.head, frame.exact
     try:
         kept, lost = glance.unacked(record, floor, tail, head)
     except (msgspec.DecodeError, ValueError):  # damaged: the floor is known all the same
@@ -71,7 +59,7 @@ def unit_view(
     size, seconds = 0, 0.0
     if events <= 0:
         events, exact = 0, True
-    elif start is not None:
+    elif start is not None and end is not None and batch is not None and total is not None:
         # Bytes from the first unacked event on, within its batch by the number of events.
         first = floor if floor > tail else tail
         rest = end - (start if start > first else first)
@@ -89,6 +77,10 @@ def unit_view(
         exact=exact,
         lost_to_trimming=lost,
     )
+
+
+_NOTHING = Reached(0, b"", None, None, None, None, None)
+"""How far somebody is who has not begun in a segment where there is nothing."""
 
 
 def total(

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeAlias
 
 import msgspec
 
@@ -23,7 +24,8 @@ from headrace.catalog.leases import Ended
 from headrace.catalog.memory import Memory
 from headrace.catalog.overview import Claimed, KnownProgress, Reached
 from headrace.catalog.streams import Segment, Stream
-from headrace.groups.lag import OffsetRanges, is_exact, missed
+from headrace.groups.lag import OffsetRanges, is_exact, missed, unit_view
+from headrace.groups.shapes import UnitView
 
 MARKERS_MAX = 100_000
 """Up to this many markers are read at once; beyond, each range of a unit is looked up."""
@@ -46,6 +48,10 @@ class Memories(Memory):
         if not 0 <= now_us - self._since_us < REMEMBERED_US:
             self.forget()
             self.progress, self._since_us = KnownProgress(), now_us
+
+
+UnitFrame: TypeAlias = tuple[Segment, UnitView]
+"""A unit but for what is acked of it; ``exact`` if all that its segment holds counts."""
 
 
 class CatalogReach(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,6 +111,19 @@ class Picture(msgspec.Struct, kw_only=True):
             kept = sum(max(0, hi - max(lo, segment.tail)) for lo, hi in ranges)
             return kept - markers.events_in(self.tx, segment, ranges)
         return _between(self.marked.get(segment.id, []), ranges)
+
+    def units(
+        self, frames: Iterable[UnitFrame], reader: str, begun: Mapping[int, Reached] | None = None
+    ) -> list[UnitView]:
+        """The units of a reader; ``begun`` if it has come further than its progress says."""
+        known = self.progress.get(reader, {}) if begun is None else begun
+        now_us = self.now_us
+        found = []
+        for segment, frame in frames:
+            reached = known.get(segment.id) or self.reached(reader, segment)
+            markers = self.markers(reached, segment) if segment.markers else 0
+            found.append(unit_view(frame, reached, segment, now_us, markers))
+        return found
 
     def held(self, lease: str) -> Ended | None:
         """A lease that somebody holds now."""

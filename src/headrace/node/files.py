@@ -1,6 +1,7 @@
 """The console's files, from the package: hashed names, so that browsers may keep them for good.
 
-They are sent as they are, but for the indentation of their lines: no text of theirs spans lines.
+They are sent as they are, but for the indentation of their lines, empty ones, and lines that are
+comments: no text of theirs spans lines.
 """
 
 from __future__ import annotations
@@ -30,10 +31,11 @@ MARK = b"@assets"
 def sent(data: bytes) -> bytes:
     """A file as it is sent.
 
-    >>> sent(b"a {\\n\\tb;\\n}\\n")
+    >>> sent(b"a {\\n\\t// why\\n\\tb;\\n\\n}\\n")
     b'a {\\nb;\\n}\\n'
     """
-    return b"\n".join(line.lstrip(b"\t") for line in data.split(b"\n"))
+    lines = [line.lstrip(b"\t") for line in data.split(b"\n")]
+    return b"".join(line + b"\n" for line in lines if line and not line.startswith(b"//"))
 
 
 class Files:

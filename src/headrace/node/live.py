@@ -41,6 +41,7 @@ from headrace.node.tailing import Ration, Tail
 
 KEPT = 50
 LISTENERS_MAX = 200
+_TOO_MANY = f"{LISTENERS_MAX} listen already; try later"
 ALIVE_S = 15.0
 WATCHES_MAX = 8
 UNITS_SENT_MAX = 1_000
@@ -153,7 +154,7 @@ class Live:
     def admit(self, who: Who, watched: Sequence[str], last_id: str | None) -> Listener:
         """Somebody comes; raises when there are too many."""
         if self.listeners >= LISTENERS_MAX:
-            raise Problem(503, "TooManyListeners", f"{LISTENERS_MAX} listen already; try later")
+            raise Problem(503, "TooManyListeners", _TOO_MANY)
         if len(watched) > WATCHES_MAX:
             raise Problem(400, "InvalidInput", f"watch at most {WATCHES_MAX} things at once")
         for each in watched:
@@ -175,6 +176,9 @@ class Live:
 
     async def stream(self, listener: Listener) -> AsyncIterator[bytes]:
         """What a listener is sent, until it goes or the node ends."""
+        if self.listeners >= LISTENERS_MAX:  # many were admitted at once, before this one began
+            yield _event("bye", "", {"reason": _TOO_MANY})
+            return
         self._listening[listener] = None
         self._observer.watchers += 1
         self._observer.touch()

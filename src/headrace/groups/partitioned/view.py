@@ -8,7 +8,7 @@ import msgspec
 
 from headrace.catalog.overview import Reached
 from headrace.catalog.records import Records
-from headrace.catalog.streams import Segment, Stream
+from headrace.catalog.streams import Stream
 from headrace.groups import findings, hearing, homes, lag
 from headrace.groups.kinds import Basis, KindOfGroups
 from headrace.groups.names import PARTITIONED, FullName
@@ -18,7 +18,7 @@ from headrace.groups.partitioned.findings import findings_of
 from headrace.groups.partitioned.layout import Layout, layout_of
 from headrace.groups.partitioned.names import ELASTIC_BUCKET, STATIC_BUCKET
 from headrace.groups.partitioned.plan import GroupPlan, config_of, pins_of, plan_of
-from headrace.groups.picture import CatalogReach, Picture
+from headrace.groups.picture import CatalogReach, Picture, UnitFrame
 from headrace.groups.shapes import Finding, GroupLag, GroupMember, GroupView, UnitView
 
 _notes = Records(JobNote, "the state of job")
@@ -142,11 +142,13 @@ class _Look:
         exact = bool(self.plan.queue) or self.picture.exact((self.config.filter,), self.read)
         pinned = {member: (pin.owner, pin.token) for member, pin in self.pins.items()}
         basis = self.plan, self.read, self.claims, pinned
-        frames = self.picture.memory.made(("units", self.plan.text), basis, self._frames)
-        found = self._counted(frames, self.group.key, exact)
+        frames = self.picture.memory.made(
+            ("units", self.plan.text), basis, lambda _: self._frames(exact)
+        )
+        found = self.picture.units(frames, self.group.key)
         return found, found
 
-    def _frames(self, _: object) -> list[tuple[Segment, UnitView]]:
+    def _frames(self, exact: bool) -> list[UnitFrame]:
         """The units but for what was acked of them."""
         assert self.read is not None
         found = []
@@ -162,29 +164,9 @@ class _Look:
                 token=token,
                 state=_state(member, wanted),
                 partitions=(segment.number,),
+                exact=exact,
             )
             found.append((segment, frame))
-        return found
-
-    def _counted(
-        self,
-        frames: Sequence[tuple[Segment, UnitView]],
-        reader: str,
-        exact: bool,
-        consumed: Mapping[int, Reached] | None = None,
-    ) -> list[UnitView]:
-        picture, now_us, unit_view = self.picture, self.picture.now_us, lag.unit_view
-        begun = picture.progress.get(reader, {})
-        if consumed:
-            known = begun.keys() | consumed.keys()
-            both = {at: _further(begun.get(at), consumed.get(at)) for at in known}
-            begun = {at: reached for at, reached in both.items() if reached is not None}
-        found = []
-        for segment, frame in frames:
-            reached = begun.get(segment.id) or picture.reached(reader, segment)
-            markers = picture.markers(reached, segment) if segment.markers else 0
-            seen = unit_view(frame, reached, segment, now_us, markers=markers, exact=exact)
-            found.append(seen)
         return found
 
     def _owner(self, unit: str) -> tuple[str | None, str | None, int]:
@@ -215,7 +197,7 @@ class _Look:
             share, parts = self.group.share(wanted), []
             member, instance, token = self._owner(str(index))
             exact = self.picture.exact(tuple(f"{p}.{rest}" for p in owned), read)
-            frame = UnitView(unit=wanted, stream=read.name)
+            frame = UnitView(unit=wanted, stream=read.name, exact=exact)
             for segment in read.segments:
                 reached = self.picture.reached(share, segment)
                 part = lag.unit_view(
@@ -223,8 +205,7 @@ class _Look:
                     reached,
                     segment,
                     self.picture.now_us,
-                    markers=self.picture.markers(reached, segment),
-                    exact=exact,
+                    self.picture.markers(reached, segment),
                 )
                 parts.append(part)
                 missed = lag.missed(reached, segment.head)
@@ -254,10 +235,14 @@ class _Look:
         group, picture, source = self.group, self.picture, self.source_stream
         if not self.plan.queue:
             return [], Filling(group, (), 0, led=True, up=False, job=None)
-        frames = picture.memory.made(("source", source.name), source, _source_frames)
         exact = picture.exact((self.config.filter,), source)
-        consumed = picture.progress.get(group.consumed, {})
-        left = self._counted(frames, group.partition_job, exact, consumed)
+        frames = picture.memory.made(
+            ("source", source.name, exact), source, lambda _: _source_frames(source, exact)
+        )
+        consumed = picture.progress.get(group.consumed)
+        begun = picture.progress.get(group.partition_job, {})
+        job = group.partition_job
+        left = picture.units(frames, job, _furthest(begun, consumed) if consumed else begun)
         note = picture.entries[PIPELINE].get(self.plan.job)
         filling = Filling(
             group,
@@ -307,18 +292,22 @@ class _Look:
         )
 
 
-def _source_frames(source: Stream) -> list[tuple[Segment, UnitView]]:
+def _source_frames(source: Stream, exact: bool) -> list[UnitFrame]:
+    name = source.name
     return [
-        (segment, UnitView(unit=f"{source.name}/{segment.number}", stream=source.name))
+        (segment, UnitView(unit=f"{name}/{segment.number}", stream=name, exact=exact))
         for segment in source.segments
     ]
 
 
-def _further(read: Reached | None, consumed: Reached | None) -> Reached | None:
+def _furthest(read: Mapping[int, Reached], consumed: Mapping[int, Reached]) -> dict[int, Reached]:
     """How far a queue was filled: where a group was at home before, its acks are further."""
-    if read is None or consumed is None:
-        return read or consumed
-    return consumed if consumed.floor > read.floor else read
+    further = {
+        at: reached
+        for at, reached in consumed.items()
+        if (filled := read.get(at)) is None or reached.floor > filled.floor
+    }
+    return {**read, **further}
 
 
 def _state(member: str | None, wanted: str | None) -> str:

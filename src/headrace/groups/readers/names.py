@@ -16,7 +16,7 @@ from headrace.catalog.keys import named
 from headrace.catalog.reader_groups import ReaderGroupRow
 from headrace.catalog.records import Records, left_out
 from headrace.errors import UnknownReaderGroupError
-from headrace.groups.names import FullName, NameForm, register
+from headrace.groups.names import NAMES_KNOWN, FullName, NameForm, register
 from headrace.groups.readers.core.segments import SegmentId
 from headrace.subjects import check_name
 
@@ -56,6 +56,11 @@ class ReaderGroupName(msgspec.Struct, frozen=True, order=True):
     def lease(self, reader: str) -> str:
         """The lease that shows that a reader is alive."""
         return self.leases + check_name(reader, "reader name")
+
+
+@lru_cache(maxsize=NAMES_KNOWN)
+def _of_text(name: str) -> FullName:
+    return FullName(FAMILY, "", ReaderGroupName(name).group)
 
 
 def unit_of(segment: SegmentId) -> str:
@@ -125,8 +130,16 @@ def readable_rows(tx: Tx) -> list[ReaderGroupRow]:
     found = []
     for row in reader_groups.all_rows(tx):
         with left_out():
-            named("reader-groups", row.name, ReaderGroupName)
+            named("reader-groups", row.name, _of_text)
             found.append(row)
+    return found
+
+
+def _listed(tx: Tx) -> list[FullName]:
+    found = []
+    for name in reader_groups.all_names(tx):
+        with left_out():
+            found.append(named("reader-groups", name, _of_text))
     return found
 
 
@@ -138,10 +151,10 @@ register(
     NameForm(
         family=FAMILY,
         takes="reader/GROUP",
-        read=lambda rest: FullName(FAMILY, "", ReaderGroupName(rest).group),
+        read=_of_text,
         text=lambda name: ReaderGroupName(name.group).key,
         key=lambda name: ReaderGroupName(name.group).key,
-        listed=lambda tx: [FullName(FAMILY, "", row.name) for row in readable_rows(tx)],
+        listed=_listed,
         has=lambda tx, name: _is_there(reader_groups.get(tx, name.group)),
     )
 )

@@ -14,7 +14,7 @@ from headrace.errors import UnknownReaderGroupError
 from headrace.groups import findings, hearing, lag
 from headrace.groups.kinds import Basis, KindOfGroups
 from headrace.groups.names import FullName
-from headrace.groups.picture import CatalogReach, Picture
+from headrace.groups.picture import CatalogReach, Picture, UnitFrame
 from headrace.groups.readers import names
 from headrace.groups.readers.core.segments import SegmentId, SegmentStatus
 from headrace.groups.readers.core.state import ReaderGroupState
@@ -34,10 +34,11 @@ OTHERS_HAVE_S = 30
 
 
 class _Restored(msgspec.Struct, frozen=True):
-    """The state of a group, and what it was made of; nobody changes it here."""
+    """A group, and what it was made of; nobody changes it here."""
 
     row: ReaderGroupRow
     stored: StoredState
+    record: ReaderGroupRecord
     state: ReaderGroupState
 
 
@@ -52,14 +53,16 @@ class _Stored(msgspec.Struct, frozen=True):
     def record(self, group: str) -> ReaderGroupRecord:
         return names.decode(self._row(group))
 
-    def state(self, group: str) -> ReaderGroupState:
+    def restored(self, group: str) -> _Restored:
+        """The record of a group, and its state."""
         row, stored = self._row(group), self.states.get(group, StoredState([], []))
         known = self.known.get(group)
         if known is None or known.row != row or known.stored != stored:
             replica = StampedReplica(group)
             replica.restore(row, stored)
-            known = self.known[group] = _Restored(row, stored, replica.state)
-        return known.state
+            record = names.decode(row)
+            known = self.known[group] = _Restored(row, stored, record, replica.state)
+        return known
 
     def _row(self, group: str) -> ReaderGroupRow:
         row = self.rows.get(group)
@@ -100,12 +103,8 @@ class Readers(KindOfGroups):
 
     def view(self, name: FullName, picture: Picture) -> GroupView:
         stored = cast(_Stored, picture.own[FAMILY])
-        look = _Look(
-            picture,
-            ReaderGroupName(name.group),
-            stored.record(name.group),
-            stored.state(name.group),
-        )
+        known = stored.restored(name.group)
+        look = _Look(picture, ReaderGroupName(name.group), known.record, known.state)
         units = look.units()
         behind = lag.total(str(name), FAMILY, units)
         members = look.members()
@@ -126,17 +125,18 @@ class Readers(KindOfGroups):
 
     def basis(self, name: FullName, picture: Picture) -> Basis:
         stored = cast(_Stored, picture.own[FAMILY])
-        record, state = stored.record(name.group), stored.state(name.group)
-        group = ReaderGroupName(name.group)
+        known = stored.restored(name.group)
+        group, leases = ReaderGroupName(name.group), picture.leases
+        key = group.key
         return Basis(
             (
-                stored.rows[name.group].config,
-                state,
-                _read(record, picture),
-                picture.claims.get(group.key),
-                picture.progress.get(group.key),
+                known.record,
+                known.state,
+                _read(known.record, picture),
+                picture.claims.get(key),
+                picture.progress.get(key),
             ),
-            tuple([picture.leases.get(group.lease(each)) for each in state.members]),
+            tuple([leases.get(group.lease(each)) for each in known.state.members]),
         )
 
 
@@ -180,31 +180,30 @@ class _Look:
     def units(self) -> list[UnitView]:
         owners = {name: lease.owner for name, lease in self.held.items()}
         basis = self.record, self.state, self.read, self.claims, owners
-        frames = self.picture.memory.made(("units", self.key), basis, lambda _: self._frames())
-        picture, key, unit_view = self.picture, self.key, lag.unit_view
-        begun = picture.progress.get(key, {})
-        found = []
-        for segment, frame, exact, over in frames:
-            reached = begun.get(segment.id) or picture.reached(key, segment)
-            markers = picture.markers(reached, segment) if segment.markers else 0
-            seen = unit_view(frame, reached, segment, picture.now_us, markers=markers, exact=exact)
-            if over and not seen.events:
+        frames, ended = self.picture.memory.made(
+            ("units", self.key), basis, lambda _: self._frames()
+        )
+        found = self.picture.units(frames, self.key)
+        for at in ended:
+            if not found[at].events:
                 # What is over is forgotten; what is still to come is not known yet.
-                seen = msgspec.structs.replace(seen, state="finished")
-            found.append(seen)
+                found[at] = msgspec.structs.replace(found[at], state="finished")
         return found
 
-    def _frames(self) -> list[tuple[Segment, UnitView, bool, bool]]:
-        """The units but for what was acked; is it exact, and is it over when nothing is left?"""
-        found = []
+    def _frames(self) -> tuple[list[UnitFrame], list[int]]:
+        """The units but for what was acked; and which are over when nothing is left."""
+        found: list[UnitFrame] = []
+        ended = []
         for stream in self.read:
             exact = lag.is_exact([self.record.filter or ">"], stream)
             for segment in within_end(self.state, stream):
-                frame, over = self._frame(stream, segment)
-                found.append((segment, frame, exact, over))
-        return found
+                frame, over = self._frame(stream, segment, exact)
+                if over:
+                    ended.append(len(found))
+                found.append((segment, frame))
+        return found, ended
 
-    def _frame(self, stream: Stream, segment: Segment) -> tuple[UnitView, bool]:
+    def _frame(self, stream: Stream, segment: Segment, exact: bool) -> tuple[UnitView, bool]:
         place = SegmentId(stream.name, segment.number)
         unit = unit_of(place)
         owner = self.state.owner(place)
@@ -218,6 +217,7 @@ class _Look:
             instance=None if lease is None else lease.owner,
             token=token,
             state=_STATES.get(status, "waits") if lease is None else _HELD.get(status, "waits"),
+            exact=exact,
         )
         ends = segment.sealed or place in self.state.end_cut
         return frame, status not in _STATES and ends

@@ -10,11 +10,11 @@ import msgspec
 
 from headrace.catalog.overview import Claimed
 from headrace.catalog.records import Records
-from headrace.catalog.streams import Segment, Stream
+from headrace.catalog.streams import Stream
 from headrace.groups import findings, hearing, lag
 from headrace.groups.kinds import Basis, KindOfGroups
 from headrace.groups.names import SHARED, SHARED_BUCKET, FullName
-from headrace.groups.picture import CatalogReach, Picture
+from headrace.groups.picture import CatalogReach, Picture, UnitFrame
 from headrace.groups.shapes import Finding, GroupLag, GroupMember, GroupView, UnitView
 from headrace.groups.shared.keys import (
     FINISHED,
@@ -137,35 +137,35 @@ def _seen(key: str, picture: Picture) -> SeenGroup | None:
 
 
 def _units(name: FullName, picture: Picture, present: Mapping[str, str]) -> list[UnitView]:
-    reader, now_us, unit_view = name.key, picture.now_us, lag.unit_view
+    reader = name.key
     claims = picture.claims.get(reader, {})
     finished = picture.entries.get(finished_bucket(reader), {})
     streams = _overlapping(picture, name.scope)
-    basis = streams, claims, finished, present
-    frames = picture.memory.made(("units", name), basis, _frames)
-    begun = picture.progress.get(reader, {})
-    found = []
-    for stream, segment, frame in frames:
-        exact = picture.exact((name.scope,), stream)
-        reached = begun.get(segment.id) or picture.reached(reader, segment)
-        markers = picture.markers(reached, segment) if segment.markers else 0
-        seen = unit_view(frame, reached, segment, now_us, markers=markers, exact=exact)
-        if seen.lost_to_trimming and frame.state == "finished":
-            seen = msgspec.structs.replace(seen, lost_to_trimming=0)
-        found.append(seen)
-    return found
+    basis = name.scope, streams, claims, finished, present
+    found = picture.units(picture.memory.made(("units", name), basis, _frames), reader)
+    return [_unless_finished(unit) for unit in found] if finished else found
 
 
-_FramesBasis: TypeAlias = tuple[tuple[Stream, ...], Claimed, Mapping[str, bytes], Mapping[str, str]]
-"""Streams; claims; units that are finished; sessions of the members that are there."""
+def _unless_finished(unit: UnitView) -> UnitView:
+    """A unit of which nothing is lost if it is finished: what was trimmed there counted no more."""
+    if not unit.lost_to_trimming or unit.state != "finished":
+        return unit
+    return msgspec.structs.replace(unit, lost_to_trimming=0)
 
 
-def _frames(basis: _FramesBasis) -> list[tuple[Stream, Segment, UnitView]]:
+_FramesBasis: TypeAlias = tuple[
+    str, tuple[Stream, ...], Claimed, Mapping[str, bytes], Mapping[str, str]
+]
+"""Filter; streams; claims; units that are finished; sessions of the members that are there."""
+
+
+def _frames(basis: _FramesBasis) -> list[UnitFrame]:
     """The units but for what was acked of them."""
-    streams, stored, finished, present = basis
+    filter, streams, stored, finished, present = basis
     claims = {unit_of_claim(unit): held for unit, held in stored.items()}
     found = []
     for stream in streams:
+        exact = lag.is_exact([filter], stream)
         for segment in stream.segments:
             unit = f"{stream.name}/{segment.number}"
             owner, token = claims.get(unit, (None, 0))
@@ -178,8 +178,9 @@ def _frames(basis: _FramesBasis) -> list[tuple[Stream, Segment, UnitView]]:
                 instance=owner if mine else None,
                 token=token,
                 state="finished" if over else "owned" if mine else "unowned",
+                exact=exact,
             )
-            found.append((stream, segment, frame))
+            found.append((segment, frame))
     return found
 
 
