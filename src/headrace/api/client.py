@@ -28,6 +28,7 @@ from headrace.catalog.producers import Placed
 from headrace.catalog.streams import Epochs, Fixed, Limits, Retention, Scaling, Stream, StreamConfig
 from headrace.errors import InvalidInputError
 from headrace.groups.consumer import ConsumerOptions
+from headrace.groups.consumer.asking import Answering
 from headrace.groups.deletion import delete_stream
 from headrace.groups.lost import Watchman
 from headrace.groups.operations import trim as trimming
@@ -131,6 +132,7 @@ class Headrace(Operations, EpochCalls, LiveCalls):
         await self.host.open(self._opener)
         await self._shared.secure()
         self.host.serve(Stage.LEADERS, self._shared)
+        Answering(self.host)
         if self._housekeeping:
             self._housekeeper = Housekeeper(self.host)
             self._watchman = Watchman(self.host)

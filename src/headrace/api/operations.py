@@ -117,8 +117,8 @@ class Operations:
     ) -> FoundKey:
         """Where a key lies, who consumes it, what is unacked, refused or dead, its last events.
 
-        What is in flight is told of the units that this program owns; of others only which
-        program knows.
+        What other programs have in flight they are asked; ``in_flight`` of a unit is None if its
+        owner did not answer within a second.
         """
         self.host.check()
         return await self.host.in_thread(

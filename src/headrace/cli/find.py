@@ -88,7 +88,7 @@ def _units(found: FoundKey) -> Table:
                 str(each.token),
                 each.floor,
                 _few(each.unacked),
-                "only its process knows" if each.in_flight is None else _few(each.in_flight),
+                "its process did not tell" if each.in_flight is None else _few(each.in_flight),
                 _few([f"{offset} ({attempts}x)" for offset, attempts in each.refused]),
                 _few(each.dead),
             )

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
+import headrace
+from headrace.catalog import entries
 from headrace.errors import InvalidInputError
+from headrace.groups.consumer.asking import ANSWERS, QUESTIONS
+from headrace.groups.consumer.in_hand import ANSWERING
 from headrace.subjects import partition
 from tests.groups.operations.test_seek import every_kind, name_of
 from tests.groups.shared.runtime.support import open_log, run
-from tests.groups.test_seek import Elastic, Kind, Private, Shared
+from tests.groups.test_seek import Elastic, Kind, Private, Readers, Shared, Shares
 
 
 @every_kind
@@ -61,6 +67,50 @@ def test_a_key_lives_in_one_segment_and_lived_in_others(catalog_url: str) -> Non
                     await hr.find_key(key, scan_events=scan)
 
     run(work())
+
+
+@pytest.mark.parametrize(
+    "kind", [Shares(), Shared(), Readers()], ids=["static", "shared", "readers"]
+)
+def test_another_program_tells_what_it_has_in_flight(catalog_url: str, kind: Kind) -> None:
+    async def work() -> None:
+        async with open_log(catalog_url) as hr, open_log(catalog_url) as other:
+            await kind.make(hr)
+            async with kind.member(hr) as deliveries:
+                await kind.send(hr, 0, 48)
+                held = await anext(deliveries)
+                [unit] = [u for u in (await other.find_key(held.key)).units if u.unacked]
+                assert (unit.in_flight, len(unit.unacked)) == ((held.offset,), 3)
+                await held.ack()
+                [unit] = [u for u in (await other.find_key(held.key)).units if u.unacked]
+                assert (unit.in_flight, len(unit.unacked)) == ((), 2)
+            assert _left(other) == []
+
+    asyncio.run(work())
+
+
+def test_a_program_that_does_not_answer_is_named(catalog_url: str) -> None:
+    """Who asks waits a second for it, and takes away what it and others have left."""
+
+    async def work() -> None:
+        async with open_log(catalog_url) as hr, open_log(catalog_url) as other:
+            del hr.host.parts[ANSWERING]
+            await Shared().make(hr)
+            async with Shared().member(hr) as deliveries:
+                await Shared().send(hr, 0, 16)
+                held = await anext(deliveries)
+                hr.log.catalog.write(lambda tx: entries.put(tx, QUESTIONS, "left", b"?"))
+                [unit] = [u for u in (await other.find_key(held.key)).units if u.unacked]
+                assert (unit.in_flight, bool(unit.instance)) == (None, True)
+            assert _left(other) == []
+
+    asyncio.run(work())
+
+
+def _left(hr: headrace.Headrace) -> list[str]:
+    """Questions and answers."""
+    both = QUESTIONS, ANSWERS
+    return hr.log.catalog.read(lambda tx: [k for each in both for k in entries.keys(tx, each, "")])
 
 
 def test_kinds_are_what_they_say() -> None:

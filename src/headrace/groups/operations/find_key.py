@@ -2,8 +2,8 @@
 
 A key has one open segment at a time, by its hash.  Its latest events are looked for in the last
 ``SCAN_EVENTS`` of each segment that it lives in or lived in.  What is in flight is known to the
-program that has it, and stored nowhere: asked there, it is told; elsewhere only that, and which
-program knows.  What the catalog knows is what is not acked, and what was refused how often.
+program that has it, and stored nowhere, so that program is asked; if it does not answer, the result
+tells which program knows.  The catalog knows what is not acked, and what was refused how often.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from headrace.log.query import Query
 from headrace.subjects import key_hash, matches, partition, route_partition
 
 if TYPE_CHECKING:
-    from headrace.groups.consumer.in_hand import InHand
+    from headrace.groups.consumer.in_hand import InHand, UnitPlace
 
 SCAN_EVENTS = 20_000
 EVENTS_SHOWN = 10
@@ -78,7 +78,7 @@ class KeyUnit(msgspec.Struct, frozen=True, kw_only=True):
     unacked: tuple[int, ...]
     """Offsets of the key that are not acked."""
     in_flight: tuple[int, ...] | None = None
-    """Those that the application has and has not answered; null: only ``instance`` knows."""
+    """Those that the application has and has not answered; null: ``instance`` did not tell."""
     refused: tuple[tuple[int, int], ...]
     """(offset, attempts) of those that were refused."""
     dead: tuple[int, ...]
@@ -105,7 +105,10 @@ def find_key(
     scan_events: int = SCAN_EVENTS,
     in_hand: InHand = MappingProxyType({}),
 ) -> FoundKey:
-    """Look for a key in one stream, or in all; ``in_hand`` is what this program has in flight."""
+    """Look for a key in one stream, or in all; ``in_hand`` is what this program has in flight.
+
+    Blocks, for up to a second if a program that is asked what it has in flight does not answer.
+    """
     _check(key, scan_events)
     chosen = [log.stream(stream)] if stream is not None else list(log.streams())
     found: dict[tuple[str, int], list[KeyEvent]] = {}
@@ -125,7 +128,7 @@ def find_key(
                 )
             )
     names = {each.name for each in chosen}
-    units: list[KeyUnit] = []
+    units: list[tuple[KeyUnit, UnitPlace]] = []
     every, seen = log.catalog.read(
         lambda tx: (list(targets.all_targets(tx)), all_groups(tx)), snapshot=True
     )
@@ -139,7 +142,7 @@ def find_key(
     return FoundKey(
         key=key,
         segments=tuple(segments),
-        units=tuple(units),
+        units=_told(log, units),
         events=tuple(latest[-EVENTS_SHOWN:]),
         scanned_events=scan_events,
     )
@@ -196,7 +199,7 @@ def _units(
     found: dict[tuple[str, int], list[KeyEvent]],
     scan_events: int,
     in_hand: InHand,
-) -> list[KeyUnit]:
+) -> list[tuple[KeyUnit, UnitPlace]]:
     """The units of a group that hold the key.
 
     Those of an elastic group are in its work queue: where the key is there, and where its events
@@ -205,7 +208,7 @@ def _units(
     here = log.catalog.read(lambda tx: _held_spots(tx, target, owned), snapshot=True)
     dead = _dead(log, target, key)
     filled = _filled(log, target, found)
-    units = []
+    units: list[tuple[KeyUnit, UnitPlace]] = []
     for spot, held in here:
         if spot.reader.fills:
             continue
@@ -222,21 +225,21 @@ def _units(
         acked, attempts = spot.progress.acked(), dict(spot.progress.attempts)
         offsets = [event.offset for event in events]
         unacked = tuple(offset for offset in offsets if offset not in acked)
-        units.append(
-            KeyUnit(
-                group=target.name,
-                kind=target.kind,
-                unit=target.unit(*place),
-                member=held.member,
-                instance=held.instance,
-                token=held.token,
-                floor=max(acked.floor, spot.segment.tail),
-                unacked=unacked,
-                in_flight=_in_flight(unacked, held, in_hand.get((spot.reader.reader, *place))),
-                refused=tuple((at, attempts[at]) for at in offsets if at in attempts),
-                dead=dead,
-            )
+        own = spot.reader.reader, *place
+        unit = KeyUnit(
+            group=target.name,
+            kind=target.kind,
+            unit=target.unit(*place),
+            member=held.member,
+            instance=held.instance,
+            token=held.token,
+            floor=max(acked.floor, spot.segment.tail),
+            unacked=unacked,
+            in_flight=_in_flight(unacked, held.instance, in_hand.get(own)),
+            refused=tuple((at, attempts[at]) for at in offsets if at in attempts),
+            dead=dead,
         )
+        units.append((unit, own))
     return units
 
 
@@ -270,12 +273,30 @@ def _dead(log: Log, target: Target, key: str) -> tuple[int, ...]:
 
 
 def _in_flight(
-    unacked: tuple[int, ...], held: UnitView, known: frozenset[int] | None
+    unacked: tuple[int, ...], instance: str | None, known: frozenset[int] | None
 ) -> tuple[int, ...] | None:
     """What is in flight of what is not acked; None if another program knows."""
-    if not unacked or held.instance is None:
+    if not unacked or instance is None:
         return ()
     return None if known is None else tuple(offset for offset in unacked if offset in known)
+
+
+def _told(log: Log, units: Sequence[tuple[KeyUnit, UnitPlace]]) -> tuple[KeyUnit, ...]:
+    """The units, with what other programs tell of what they have in flight."""
+    unknown = {place: unit.unacked for unit, place in units if unit.in_flight is None}
+    if not unknown:
+        return tuple(unit for unit, _ in units)
+    from headrace.groups.consumer.asking import ask  # looks seldom need it
+
+    told = ask(log.catalog, {place: (every[0], every[-1]) for place, every in unknown.items()})
+    return tuple(
+        msgspec.structs.replace(
+            unit, in_flight=_in_flight(unit.unacked, unit.instance, told.get(place))
+        )
+        if place in unknown
+        else unit
+        for unit, place in units
+    )
 
 
 def _held_spots(tx: Tx, target: Target, owned: Sequence[UnitView]) -> list[tuple[Spot, UnitView]]:
