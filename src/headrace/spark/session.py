@@ -16,8 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import ExecutorPackageError, InvalidOptionError, SparkSetupError
-from headrace.spark.java import use_java
-from headrace.spark.no_tables import refuse_tables
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -89,6 +87,9 @@ def session(app_name: str = "headrace", master: str = "local[*]", **settings: An
             f"this process has a Spark session on {running.sparkContext.master} already; stop it "
             f"first, or ask for that master instead of {master}"
         )
+    from headrace.spark.java import use_java
+    from headrace.spark.no_tables import refuse_tables
+
     use_java()
     refuse_tables()
     os.environ[MASTER_VARIABLE] = master
@@ -200,6 +201,8 @@ def check_executors(spark: SparkSession) -> None:
             "a Spark Connect session does not let its executors be asked; install "
             "'headrace[spark]' in the Python of its server and of its executors"
         )
+    from headrace.spark.no_tables import refuse_tables
+
     refuse_tables()
 
     def probe(_: int) -> tuple[str, str]:

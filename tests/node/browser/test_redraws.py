@@ -42,13 +42,19 @@ def publish(page: Page, node: RunningNode, count: int) -> None:
 def press(page: Page, what: Locator) -> None:
     """The mouse's button goes down on it, near its right edge, and stays down.
 
-    Tiles begin at the right edge of the map and grow to the left.
+    Tiles begin at the right edge of the map and grow to the left; one that has just begun is so
+    narrow that only its outline can be hit, and that moves.
     """
     what.scroll_into_view_if_needed()
-    box = what.bounding_box()
-    assert box is not None
-    page.mouse.move(box["x"] + box["width"] - min(4, box["width"] / 2), middle(what)[1])
+    right = page.wait_for_function(WIDE_ENOUGH, arg=what.element_handle()).json_value()
+    page.mouse.move(right - 4, middle(what)[1])
     page.mouse.down()
+
+
+WIDE_ENOUGH = """element => {
+    const box = element.getBoundingClientRect();
+    return box.width > 8 && box.right;
+}"""
 
 
 def middle(what: Locator) -> tuple[float, float]:
