@@ -61,14 +61,21 @@ def test_executors_without_this_package_are_noticed(
         headrace.spark.check_executors(spark)
 
 
-def test_a_python_that_the_driver_cannot_run_is_refused_with_what_to_do(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    ("master", "shipped"),
+    [
+        ("local[2]", {}),
+        ("local[2]", {"spark.archives": "pack.tar.gz#env"}),
+        ("local-cluster[2,1,1024]", {}),
+    ],
+)
+def test_a_python_that_no_worker_can_run_is_refused_with_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, master: str, shipped: dict[str, str]
 ) -> None:
     monkeypatch.setattr(SparkSession, "getActiveSession", lambda: None)
-    with pytest.raises(SparkSetupError, match=r"unpack it beside the program under the same name"):
-        headrace.spark.session(
-            "packed", "local-cluster[2,1,1024]", **{"spark.pyspark.python": "./env/bin/python"}
-        )
+    settings = {"spark.pyspark.python": "./env/bin/python"} | shipped
+    with pytest.raises(SparkSetupError, match="name a Python that is here"):
+        headrace.spark.session("packed", master, **settings)
 
 
 def test_a_running_session_keeps_its_python(spark: SparkSession) -> None:

@@ -101,7 +101,8 @@ def session(app_name: str = "headrace", master: str = "local[*]", **settings: An
     if is_local(master):
         cores = os.cpu_count() or 1
         given |= LOCAL_SETTINGS | {"spark.sql.shuffle.partitions": str(max(2, cores))}
-    _choose_python(settings.get("spark.pyspark.python"), master, running)
+    python, archives = settings.get("spark.pyspark.python"), settings.get("spark.archives")
+    _choose_python(python, archives, master, running)
     given |= {name: text_of(value) for name, value in settings.items()}
     builder = SparkSession.builder.appName(app_name).master(master)
     for name, value in given.items():
@@ -135,7 +136,9 @@ def _started_quickly(master: str) -> Iterator[None]:
             os.environ["PYTHONPATH"] = before
 
 
-def _choose_python(wanted: object, master: str, running: SparkSession | None) -> None:
+def _choose_python(
+    wanted: object, archives: object, master: str, running: SparkSession | None
+) -> None:
     """Have Spark use the Python that a setting names: PySpark looks at a variable only."""
     if wanted is None:
         if is_local(master):
@@ -152,12 +155,15 @@ def _choose_python(wanted: object, master: str, running: SparkSession | None) ->
             )
         return
     if shutil.which(python) is None:
-        raise SparkSetupError(
-            f"spark.pyspark.python={python} does not run on this machine, and Spark's driver plans "
-            "reads and writes in Python too, by that name. For a package shipped with "
-            "spark.archives, unpack it beside the program under the same name (mkdir env && tar "
-            "-xzf PACK -C env for ./env/bin/python); else name a Python that is here and there"
-        )
+        if _THREADS.fullmatch(master) or (is_local(master) and not archives):
+            raise SparkSetupError(
+                f"spark.pyspark.python={python} does not run on this machine, where the workers "
+                f"of {master} run: name a Python that is here. One from a package shipped with "
+                "spark.archives is there for executors in processes of their own, which "
+                "local-cluster[…] and clusters have"
+            )
+        # It is there for executors only; Spark's driver, which plans in Python too, has this one.
+        os.environ[DRIVER_PYTHON] = sys.executable
     os.environ["PYSPARK_PYTHON"] = python
 
 
