@@ -101,8 +101,7 @@ def session(app_name: str = "headrace", master: str = "local[*]", **settings: An
     if is_local(master):
         cores = os.cpu_count() or 1
         given |= LOCAL_SETTINGS | {"spark.sql.shuffle.partitions": str(max(2, cores))}
-    python, archives = settings.get("spark.pyspark.python"), settings.get("spark.archives")
-    _choose_python(python, archives, master, running)
+    _choose_python(settings, master, running)
     given |= {name: text_of(value) for name, value in settings.items()}
     builder = SparkSession.builder.appName(app_name).master(master)
     for name, value in given.items():
@@ -136,10 +135,9 @@ def _started_quickly(master: str) -> Iterator[None]:
             os.environ["PYTHONPATH"] = before
 
 
-def _choose_python(
-    wanted: object, archives: object, master: str, running: SparkSession | None
-) -> None:
+def _choose_python(settings: dict[str, Any], master: str, running: SparkSession | None) -> None:
     """Have Spark use the Python that a setting names: PySpark looks at a variable only."""
+    wanted = settings.get("spark.pyspark.python")
     if wanted is None:
         if is_local(master):
             # Workers run this Python, which has the packages, and not whichever is on the path.
@@ -155,7 +153,7 @@ def _choose_python(
             )
         return
     if shutil.which(python) is None:
-        if _THREADS.fullmatch(master) or (is_local(master) and not archives):
+        if _THREADS.fullmatch(master) or (is_local(master) and not settings.get("spark.archives")):
             raise SparkSetupError(
                 f"spark.pyspark.python={python} does not run on this machine, where the workers "
                 f"of {master} run: name a Python that is here. One from a package shipped with "
