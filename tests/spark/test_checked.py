@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -170,15 +169,6 @@ def test_a_plain_write_that_does_not_fit_ends_before_its_first_batch(
 
 
 # --- executors without the package ---------------------------------------------------------------
-
-
-@pytest.fixture
-def bare_python(tmp_path: Path) -> str:
-    """This Python without any package but what Spark brings along."""
-    path = tmp_path / "bare-python"
-    path.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S "$@"\n')
-    path.chmod(0o755)
-    return str(path)
 
 
 def test_workers_without_the_package_are_refused_before_a_query_starts(

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import importlib
+import sys
 
 import pandas
 import pytest
-from pyspark.errors import AnalysisException
-from pyspark.sql import DataFrameReader, SparkSession
+from pyspark.sql import SparkSession
 
 import headrace
 import headrace.spark
 from headrace.errors import ExecutorPackageError, InvalidOptionError, SparkSetupError
-from headrace.spark.session import SETTINGS, check_format, is_local
+from headrace.spark.checked import loaded
+from headrace.spark.session import SETTINGS, check_format, is_installed, is_local
+
+SESSION = importlib.import_module("headrace.spark.session")
 
 
 def test_a_session_has_the_settings_that_matter(spark: SparkSession) -> None:
@@ -58,14 +61,21 @@ def test_executors_without_this_package_are_noticed(
         headrace.spark.check_executors(spark)
 
 
-def test_a_python_that_the_driver_cannot_run_is_refused_with_what_to_do(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    ("master", "shipped"),
+    [
+        ("local[2]", {}),
+        ("local[2]", {"spark.archives": "pack.tar.gz#env"}),
+        ("local-cluster[2,1,1024]", {}),
+    ],
+)
+def test_a_python_that_no_worker_can_run_is_refused_with_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, master: str, shipped: dict[str, str]
 ) -> None:
     monkeypatch.setattr(SparkSession, "getActiveSession", lambda: None)
-    with pytest.raises(SparkSetupError, match=r"unpack it beside the program under the same name"):
-        headrace.spark.session(
-            "packed", "local-cluster[2,1,1024]", **{"spark.pyspark.python": "./env/bin/python"}
-        )
+    settings = {"spark.pyspark.python": "./env/bin/python"} | shipped
+    with pytest.raises(SparkSetupError, match="name a Python that is here"):
+        headrace.spark.session("packed", master, **settings)
 
 
 def test_a_running_session_keeps_its_python(spark: SparkSession) -> None:
@@ -79,20 +89,34 @@ def test_a_running_session_keeps_its_python(spark: SparkSession) -> None:
 def test_a_source_that_is_not_found_is_explained(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """By another name, which Spark really does not find."""
     check_format(spark)
+    said = r"install headrace\[spark\] in that Python"
+    for reader in (spark.read, spark.readStream):
+        with pytest.raises(SparkSetupError, match=said):
+            loaded(spark, reader.format("headway"))
+    monkeypatch.setattr(SESSION, "FORMAT", "headway")
+    with pytest.raises(SparkSetupError, match=said):
+        headrace.spark.check_executors(spark)
 
-    def fail(_: object) -> None:
-        raise AnalysisException("[DATA_SOURCE_NOT_FOUND] Failed to find the data source: headrace")
 
-    monkeypatch.setattr(DataFrameReader, "load", fail)
-    with pytest.raises(SparkSetupError, match=r"Install headrace\[spark\] in that Python"):
-        check_format(spark)
+def test_a_package_that_only_this_program_finds_is_no_package_of_its_workers(
+    spark: SparkSession, bare_python: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as by a path that the program sets: workers are processes of their own."""
+    monkeypatch.setattr(spark.sparkContext, "pythonExec", bare_python)
+    monkeypatch.setattr(sys, "executable", bare_python)
+    is_installed.cache_clear()
+    try:
+        with pytest.raises(ExecutorPackageError, match="No module named 'headrace'"):
+            headrace.spark.session("again", "local[2]")
+    finally:
+        is_installed.cache_clear()
 
 
 def test_trap_12_the_source_is_light_to_import() -> None:
     """Workers pay for every import: none of the client, the groups or the command line."""
     import subprocess
-    import sys
 
     script = "import pyspark_headrace, sys; print(*[m for m in sys.modules if 'headrace' in m])"
     done = subprocess.run(

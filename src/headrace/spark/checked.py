@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.errors import InvalidOptionError, InvalidSchemaError
 from headrace.spark.session import (
-    NOT_FOUND,
     check_executors_once,
+    check_format,
     is_connect,
     master_of,
-    not_found,
+    not_found_explained,
     text_of,
 )
 from headrace.spark.task import QUERY_ID, query_producer
@@ -96,6 +96,8 @@ def write_stream(
     if changes:
         _check_changes(writer, spark)
     check_executors_once(spark)
+    if is_connect(spark):
+        check_format(spark)
     made = frame.writeStream.outputMode(outputMode.lower()).options(**given)
     return made.foreachBatch(_appending(given)) if changes else made.format("headrace")
 
@@ -126,17 +128,11 @@ def _appending(given: dict[str, str]) -> Callable[[DataFrame, int], None]:
 
 def loaded(spark: SparkSession, reader: DataStreamReader | DataFrameReader) -> DataFrame:
     """``load()``; that Spark does not find the source is explained."""
-    from pyspark.errors import PySparkException
-
-    try:
+    with not_found_explained(spark):
         frame = reader.load()
         if is_connect(spark):
             _ = frame.schema  # only now does the server look for it
         return frame
-    except PySparkException as error:
-        if NOT_FOUND in str(error):
-            raise not_found(spark) from error
-        raise
 
 
 def _parsed(schema: StructType | str) -> StructType:

@@ -9,9 +9,11 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,6 +48,8 @@ LOCAL_SETTINGS = {
 
 _THREADS = re.compile(r"local(\[.*\])?")
 _LOCAL = re.compile(rf"{_THREADS.pattern}|local-cluster\[.*\]")
+DRIVER_PYTHON = "PYSPARK_DRIVER_PYTHON"
+"""The Python in which Spark's driver plans, if it is not that of the workers."""
 PROBES = 8
 """Tasks that look whether executors have this package; some for each of a few executors."""
 
@@ -98,7 +102,7 @@ def session(app_name: str = "headrace", master: str = "local[*]", **settings: An
     if is_local(master):
         cores = os.cpu_count() or 1
         given |= LOCAL_SETTINGS | {"spark.sql.shuffle.partitions": str(max(2, cores))}
-    _choose_python(settings.get("spark.pyspark.python"), master, running)
+    _choose_python(settings, master, running)
     given |= {name: text_of(value) for name, value in settings.items()}
     builder = SparkSession.builder.appName(app_name).master(master)
     for name, value in given.items():
@@ -132,8 +136,9 @@ def _started_quickly(master: str) -> Iterator[None]:
             os.environ["PYTHONPATH"] = before
 
 
-def _choose_python(wanted: object, master: str, running: SparkSession | None) -> None:
+def _choose_python(settings: dict[str, Any], master: str, running: SparkSession | None) -> None:
     """Have Spark use the Python that a setting names: PySpark looks at a variable only."""
+    wanted = settings.get("spark.pyspark.python")
     if wanted is None:
         if is_local(master):
             # Workers run this Python, which has the packages, and not whichever is on the path.
@@ -149,15 +154,19 @@ def _choose_python(wanted: object, master: str, running: SparkSession | None) ->
             )
         return
     if shutil.which(python) is None:
-        raise SparkSetupError(
-            f"spark.pyspark.python={python} does not run on this machine, and Spark's driver plans "
-            "reads and writes in Python too, by that name. For a package shipped with "
-            "spark.archives, unpack it beside the program under the same name (mkdir env && tar "
-            "-xzf PACK -C env for ./env/bin/python); else name a Python that is here and there"
-        )
+        if _THREADS.fullmatch(master) or (is_local(master) and not settings.get("spark.archives")):
+            raise SparkSetupError(
+                f"spark.pyspark.python={python} does not run on this machine, where the workers "
+                f"of {master} run: name a Python that is here. One from a package shipped with "
+                "spark.archives is there for executors in processes of their own, which "
+                "local-cluster[…] and clusters have"
+            )
+        # It is there for executors only; Spark's driver, which plans in Python too, has this one.
+        os.environ[DRIVER_PYTHON] = sys.executable
     os.environ["PYSPARK_PYTHON"] = python
 
 
+FORMAT = "headrace"
 NOT_FOUND = "DATA_SOURCE_NOT_FOUND"
 
 
@@ -165,22 +174,45 @@ def check_format(spark: SparkSession) -> None:
     """Refuse a session whose driver does not find ``format("headrace")``, and say why."""
     from pyspark.errors import PySparkException
 
-    try:
+    with suppress(PySparkException), not_found_explained(spark):
         # Without options the source refuses it in its own words, if it is found at all.
-        spark.read.format("headrace").load()
-    except PySparkException as error:
+        _ = spark.read.format(FORMAT).load().schema
+
+
+@contextmanager
+def not_found_explained(spark: SparkSession) -> Iterator[None]:
+    """That Spark does not find our format is told in our words.
+
+    PySpark has no exception of its own for it: a batch read raises what py4j does, which clients
+    of Spark Connect need not have.
+    """
+    try:
+        yield
+    except Exception as error:
         if NOT_FOUND in str(error):
             raise not_found(spark) from error
+        raise
 
 
 def not_found(spark: SparkSession) -> SparkSetupError:
     """What is behind Spark's DATA_SOURCE_NOT_FOUND for our format."""
-    python = "its Python" if is_connect(spark) else repr(spark.sparkContext.pythonExec)
+    if is_connect(spark):
+        python, mend = "its Python", "install headrace[spark] in the Python of the server"
+    else:
+        python = repr(_python_of_driver(spark))
+        mend = (
+            "install headrace[spark] in that Python, or name another with $PYSPARK_DRIVER_PYTHON, "
+            "or spark.pyspark.python or $PYSPARK_PYTHON, before this process starts its first "
+            "session"
+        )
     return SparkSetupError(
         f'Spark\'s driver does not find format("headrace"): it looks for it with {python}, which '
-        "has no headrace or is not there. Install headrace[spark] in that Python, or name another "
-        "with spark.pyspark.python or $PYSPARK_PYTHON"
+        f"has no headrace or is not there; {mend}"
     )
+
+
+def _python_of_driver(spark: SparkSession) -> str:
+    return os.environ.get(DRIVER_PYTHON) or str(spark.sparkContext.pythonExec)
 
 
 def workers_are_ours(spark: SparkSession) -> bool:
@@ -188,8 +220,16 @@ def workers_are_ours(spark: SparkSession) -> bool:
     context = spark.sparkContext
     if _THREADS.fullmatch(str(context.master)) is None:
         return False
-    found = shutil.which(context.pythonExec)
-    return found is not None and os.path.abspath(found) == os.path.abspath(sys.executable)
+    found = {shutil.which(each) for each in (context.pythonExec, _python_of_driver(spark))}
+    own = os.path.abspath(sys.executable)
+    return all(each is not None and os.path.abspath(each) == own for each in found)
+
+
+@cache
+def is_installed() -> bool:
+    """Whether this Python has the package by itself, and not by what this program did."""
+    look = "import importlib.util as i, sys; sys.exit(i.find_spec('pyspark_headrace') is None)"
+    return subprocess.run([sys.executable, "-c", look], check=False).returncode == 0
 
 
 def check_executors(spark: SparkSession) -> None:
@@ -242,7 +282,7 @@ def check_executors_once(spark: SparkSession) -> None:
     context = spark.sparkContext
     if (context.applicationId, context.pythonExec) in _checked:
         return
-    if not workers_are_ours(spark):
+    if not (workers_are_ours(spark) and is_installed()):
         check_executors(spark)
 
 
