@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import weakref
 from enum import IntEnum
@@ -37,6 +38,24 @@ class Service(Protocol):
     async def close(self) -> None:
         """Finish what is under way, and end."""
         ...
+
+
+class Closing:
+    """The close of a service, which is carried out once, whoever asks for it and gives up."""
+
+    def __init__(self, work: asyncio.Task[None]) -> None:
+        self._work = work
+        self._told = False
+
+    async def wait(self) -> None:
+        """Wait for its end; what went wrong is raised to the first who hears of it."""
+        try:
+            await asyncio.shield(self._work)
+        except HeadraceError:
+            if self._told:
+                return
+            self._told = True
+            raise
 
 
 class Services:

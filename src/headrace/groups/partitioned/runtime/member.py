@@ -48,6 +48,7 @@ from headrace.groups.partitioned.runtime.partition import OwnedPartition
 from headrace.groups.partitioned.runtime.requests import Asked, owner_of, segments_of
 from headrace.groups.partitioned.runtime.units import Layout
 from headrace.host import Host
+from headrace.host.services import Closing
 
 LOUD = frozenset({What.WAITS, What.EVICTED, What.FENCED})
 """Decisions that a person should hear of without asking."""
@@ -114,7 +115,7 @@ class MemberInstance:
         self._inbox: deque[Event] = deque()
         self._busy = False
         self._changed = asyncio.Event()
-        self._closing: asyncio.Task[None] | None = None
+        self._closing: Closing | None = None
         self._rechecking = False
         self._last_said: tuple[What, str] | None = None
         """Of a thousand partitions that wait for the same, one line is enough."""
@@ -142,8 +143,9 @@ class MemberInstance:
         if self._consumer is None or self._hub is None or self.host.is_forked:
             return
         if self._closing is None:
-            self._closing = self.host.spawn(self._close(self._consumer, self._hub), awaited=True)
-        await asyncio.shield(self._closing)
+            closing = self.host.spawn(self._close(self._consumer, self._hub), awaited=True)
+            self._closing = Closing(closing)
+        await self._closing.wait()
 
     async def _close(self, consumer: Consumer, hub: Hub) -> None:
         try:

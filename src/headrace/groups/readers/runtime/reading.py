@@ -42,6 +42,7 @@ from headrace.groups.readers.runtime.options import reader_options
 from headrace.groups.readers.runtime.record import EVICTED
 from headrace.groups.readers.runtime.streams import drop_gone
 from headrace.host import Host
+from headrace.host.services import Closing
 from headrace.subjects import check_name
 
 RETRY_S = 0.2
@@ -119,7 +120,7 @@ class ReaderInstance:
         self._life: ReaderLife | None = None
         self._automatic: AutomaticCheckpoints | None = None
         self._joining: asyncio.Task[None] | None = None
-        self._closing: asyncio.Task[None] | None = None
+        self._closing: Closing | None = None
         self._why = "it has not joined yet"
         self._evicted = False
         self._healing = False
@@ -156,8 +157,9 @@ class ReaderInstance:
         if self._consumer is None or self.host.is_forked:
             return
         if self._closing is None:
-            self._closing = self.host.spawn(self._close(self._consumer), awaited=True)
-        await asyncio.shield(self._closing)
+            closing = self.host.spawn(self._close(self._consumer), awaited=True)
+            self._closing = Closing(closing)
+        await self._closing.wait()
 
     async def _close(self, consumer: Consumer) -> None:
         life = self._life
