@@ -91,11 +91,7 @@ def session(app_name: str = "headrace", master: str = "local[*]", **settings: An
             f"this process has a Spark session on {running.sparkContext.master} already; stop it "
             f"first, or ask for that master instead of {master}"
         )
-    from headrace.spark.java import use_java
-    from headrace.spark.no_tables import refuse_tables
-
-    use_java()
-    refuse_tables()
+    _prepare()
     os.environ[MASTER_VARIABLE] = master
     logs = Path(__file__).with_name("log4j2.properties").as_uri()
     given = {"spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={logs}"} | SETTINGS
@@ -116,6 +112,15 @@ def session(app_name: str = "headrace", master: str = "local[*]", **settings: An
             spark.stop()
         raise
     return spark
+
+
+def _prepare() -> None:
+    """What a program with a session of ours needs."""
+    from headrace.spark.java import use_java
+    from headrace.spark.no_tables import refuse_tables
+
+    use_java()
+    refuse_tables()
 
 
 @contextmanager

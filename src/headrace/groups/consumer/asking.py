@@ -3,15 +3,14 @@
 Nothing stores what an application has in hand (``in_hand.py``).  Who wants to know puts a question
 into the catalog; programs that consume hear of it and answer for the units that they own.  Who has
 asked takes the question and its answers away again, and those that somebody else left behind.  A
-program that is frozen does not answer, so nobody waits for longer than ``ANSWER_S``; and where
-nothing may be written nobody is asked.
+program that is frozen does not answer: whoever hears nothing for ``ANSWER_S`` waits no longer.  And
+where nothing may be written nobody is asked.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import time
 import uuid
 from collections.abc import Mapping
 
@@ -24,6 +23,8 @@ from headrace.host.host import Host
 
 QUESTIONS, ANSWERS = "in-hand-questions", "in-hand-answers"
 ANSWER_S = 1.0
+LOOKS_MAX = 100
+"""News of answers, which may be to others."""
 LEFT_S = 60.0
 """A question that is so old was left behind."""
 OFFSETS_MAX = 10_000
@@ -55,7 +56,6 @@ def ask(catalog: Catalog, ranges: Mapping[UnitPlace, tuple[int, int]]) -> InHand
     if catalog.heard is None:
         return {}  # a test drives the clock: there is one thread, on which nobody would answer
     name = uuid.uuid4().hex
-    until_s = time.monotonic() + ANSWER_S
     found: dict[UnitPlace, frozenset[int]] = {}
     try:
         with catalog.waiting(entries.channel(ANSWERS)) as wait:
@@ -65,8 +65,9 @@ def ask(catalog: Catalog, ranges: Mapping[UnitPlace, tuple[int, int]]) -> InHand
                     locks=(entries.lock(QUESTIONS),),
                     sync=False,
                 )
-                while (left_s := until_s - time.monotonic()) > 0 and len(found) < len(ranges):
-                    wait(left_s)
+                for _ in range(LOOKS_MAX):
+                    if len(found) == len(ranges) or not wait(ANSWER_S):
+                        break
                     for place, offsets in catalog.read(lambda tx: _answered(tx, name)):
                         found[place] = found.get(place, frozenset()) | frozenset(offsets)
             finally:
