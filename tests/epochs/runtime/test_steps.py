@@ -168,3 +168,25 @@ def test_parts_of_one_time_each_are_as_their_rows(parts: list[tuple[int, int]]) 
     assert places.tolist() == where.tolist()
     joined = together(single)
     assert joined == (3,) if len(parts) == 1 else np.array_equal(joined, whole)
+
+
+@pytest.mark.parametrize("size", [4, 100_000], ids=["blobs", "a file"])
+def test_commits_that_were_taken_back_lie_between_those_of_an_epoch(
+    tmp_path: Path, size: int
+) -> None:
+    """They are read along; a file among them is a load of nothing else."""
+
+    async def main() -> None:
+        async with headrace.open(tmp_path, housekeeping=False) as hr:
+            await hr.create_stream("a", ["a.>"], epochs=headrace.Epochs())
+            async with hr.epoch_publisher("a", "x") as pub, hr.epoch_publisher("a", "y") as other:
+                await pub.append(1, rows_without(1))
+                await other.append(1, rows([1] * 40, [b"x" * size] * 40))
+                await other.rollback()
+                await pub.append(1, rows_without(1), advance_to=2)
+                await other.advance_to(2)
+            async with hr.epochs("a", start="earliest", until=2) as epochs:
+                found = [(epoch.time, (await epoch.table()).num_rows) async for epoch in epochs]
+            assert found == [(1, 2)]
+
+    asyncio.run(main())

@@ -234,6 +234,8 @@ class _Pass:
         match: Mask
         first = int(np.searchsorted(self._ends, at, "right"))
         last = int(np.searchsorted(self._starts, at + count, "left"))
+        if first == last:
+            return np.zeros(count, dtype=np.bool_)  # rows of others, which are read along
         lows = np.maximum(self._starts[first:last], at) - at
         highs = np.minimum(self._ends[first:last], at + count) - at
         sizes = highs - lows
