@@ -219,7 +219,13 @@ async def test_a_group_that_exists_on_both_sides_needs_to_be_told_whose_progress
             enabling.enable(eu.log, "orders.billing", near)
         enabling.enable(eu.log, "orders.billing", near, adopt="eu")
         await publish(eu, "eu", 12)
+
+        def is_adopted() -> bool:
+            found = us.log.catalog.read(lambda tx: get_group(tx, "orders.billing"))
+            return found is not None and found.ready
+
         with running(eu, us):
+            await until(is_adopted)  # which fences who consumes there
             rest, _ = await consume(us, 12, lambda: True, ("m1",))
     assert len(set(rest)) == 12
 

@@ -132,7 +132,7 @@ class Answering:
 
     def begin(self) -> None:
         """The program consumes."""
-        if self._task is None:
+        if self._task is None and self._host.log.catalog.heard is not None:  # else nobody asks
             self._task = self._host.spawn(self._run())
 
     async def _run(self) -> None:
