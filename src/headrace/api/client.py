@@ -80,11 +80,11 @@ def open(
 
     Large batches go to ``store``: a folder, ``s3://bucket/prefix`` and the like; by default a
     folder beside the catalog.  Use the result with ``async with``.  While it is open, one of the
-    programs on a catalog applies the retention of its streams; ``housekeeping=False`` leaves that
-    to others.  ``shared`` says how this program takes part in shared groups, and with ``tls`` it
-    does so over verified and encrypted connections only.  With ``loop_io=False`` the event loop
-    never commits or reads by itself, however quick the disk is; ``HEADRACE_LOOP_IO=0`` in the
-    environment does the same.
+    programs on a catalog does retention, scaling and sweep, and records who was lost;
+    ``housekeeping=False`` leaves all of that to others.  ``shared`` says how this program takes
+    part in shared groups, and with ``tls`` it does so over verified and encrypted connections
+    only.  With ``loop_io=False`` the event loop never commits or reads by itself, however quick
+    the disk is; ``HEADRACE_LOOP_IO=0`` in the environment does the same.
     """
     for name, place in (("url", url), ("store", store)):
         if place == "":

@@ -3,7 +3,7 @@
 Decisions that say the same about neighbouring units are joined, so that a step is one record and
 not one per unit.  Those about units that a program takes over may be held back until it has taken
 all of them, for ``HOLD_S`` at most.  What has gathered when the program is killed is lost; that it
-was killed is recorded by others (:mod:`.watchman`).
+was killed is recorded by others (:mod:`headrace.groups.lost`).
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ Each group has one list, by one text: ``orders/billing``, ``$share/audit/orders.
 ``reader/report``, ``epochs/orders``.  Whoever decides records: in the transaction in which the
 decision takes effect, where there is one, else soon afterwards (:mod:`.recorder`).  The list
 belongs to no process, so it outlives every leader and member.  What nobody is left to record is
-recorded by whoever is alive (:mod:`.watchman`).
+recorded by whoever is alive (:mod:`headrace.groups.lost`).
 
 On PostgreSQL a transaction that records needs :func:`locks`, like everything else it changes.
 """
