@@ -5,10 +5,11 @@ steps or faults it had, its seconds, and the verdict.  A run that fails does not
 exit status does tell of it.  Ctrl-C stops what is under way, which gets no line, and leaves no
 process behind.
 
-Simulations run on a pool of processes, each for as long as the others, and the tortures beside
-them, one after the other: those wait for most of their time.  A torture is a process of its own
-with a process group of its own: Ctrl-C reaches this program alone, which then interrupts the whole
-group.  So does the end of the time, if a torture is not through shortly after.
+Simulations run on a pool of processes, each for as long as the others, on what processors the
+tortures leave; those run beside them, one after the other, and wait for most of their time.  A
+torture is a process of its own with a process group of its own: Ctrl-C reaches this program alone,
+which then interrupts the whole group.  So does the end of the time, if a torture is not through
+shortly after.
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ STOP_S = 120.0
 """How long a torture may take to stop its processes after an interrupt."""
 GRACE_S = 60.0
 """How long a torture may go on after the time is over."""
+NICE = 19
 UNITS = {"s": 1, "m": 60, "h": 3600}
 
 app = cyclopts.App(name="python -m tests.soak", help_format="plaintext")
@@ -92,8 +94,18 @@ def simulate(scenario: str, seed: int) -> Run:
     return Run(f"sim {scenario}", seed, result.steps, "steps", seconds, verdict)
 
 
-def _leave_interrupts_to_the_parent() -> None:
+def _use_what_is_left() -> None:
+    """A process of the pool: interrupts are its parent's, and tortures go first.
+
+    A torture that waits for a processor finds faults that are none.  Where the kernel shares
+    processors by sessions (``sched_autogroup``), niceness counts within a session only, so the
+    process has one of its own, and that is made nice as a whole.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.setsid()
+    os.nice(NICE)
+    with contextlib.suppress(OSError):
+        Path("/proc/self/autogroup").write_text(str(NICE), encoding="ascii")
 
 
 # --- tortures ----------------------------------------------------------------------------------
@@ -208,9 +220,7 @@ class Soak:
     def _simulate(self, sims: Sequence[str], first: int, slice_s: float, jobs: int) -> None:
         """Each simulation for a while, with the seeds that follow those of its last time."""
         seeds = {name: count(first) for name in sims}
-        pool = ProcessPoolExecutor(
-            jobs, multiprocessing.get_context("spawn"), _leave_interrupts_to_the_parent
-        )
+        pool = ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), _use_what_is_left)
         waiting: deque[Future[Run]] = deque()
         with pool:
             while not self.over:
