@@ -15,8 +15,12 @@ from headrace.catalog import Tx, entries, open_catalog, postgres_pipeline
 from headrace.catalog.postgres import PostgresCatalog
 from headrace.catalog.postgres_calls import Exchange
 from headrace.catalog.postgres_connections import PgConnection
-from headrace.catalog.postgres_tx import tables_changed, tables_read
-from headrace.errors import CatalogError, HeadraceError
+from headrace.catalog.postgres_tx import PostgresTx, tables_changed, tables_read
+from headrace.catalog.streams import StreamConfig
+from headrace.errors import CatalogError, DamagedBatchError, HeadraceError
+from headrace.log.events import Event
+from headrace.log.open import open_log
+from headrace.log.query import Query
 
 LISTENER = "headrace-listen"
 
@@ -30,6 +34,7 @@ class Messages:
             (PgConnection, "execute"),
             (postgres_pipeline, "run"),
             (Exchange, "send"),
+            (PostgresTx, "iterate"),
         ):
             monkeypatch.setattr(where, name, self._counted(getattr(where, name)))
 
@@ -176,6 +181,50 @@ def test_a_snapshot_is_one_message_and_leaves_the_connection_usable(
     assert catalog.read(lambda tx: tx.rows("SELECT 1")) == [(1,)]
     catalog.write(put("x"))
     assert catalog.statistics()["connections_opened"] <= 1
+
+
+@pytest.mark.parametrize("size", [10, 100_000])
+def test_a_reader_that_waits_gets_small_events_with_the_heads_and_large_ones_with_one_more(
+    postgres_url: str, messages: Messages, size: int
+) -> None:
+    log = open_log(postgres_url)
+    with closing(log.catalog):
+        log.create_stream("s", StreamConfig(subjects=("s.>",), partitions=4))
+        keys = [f"k{number}" for number in range(20)]
+        log.append("s", [Event(subject="s.x", value=b"old", key=key) for key in keys])
+        reader = log.reader("s", Query(start="latest", follow=True))
+        assert reader.next() is None
+        for value in (b"1", b"2"):
+            value *= size
+            log.append("s", [Event(subject="s.x", value=value, key=key) for key in keys[:1]])
+            log.append("s", [Event(subject="s.x", value=value, key=key) for key in keys])
+            messages.take()
+            found: list[tuple[str, bytes]] = []
+            while batch := reader.next():
+                found += [(row["key"], row["value"]) for row in batch.to_pylist()]
+            asked = messages.take()
+            assert sorted(found) == sorted((key, value) for key in (keys[0], *keys))
+            # At the end it looks once more; large events are asked for in each of the segments.
+            assert asked == 2 if size == 10 else 3 <= asked <= 7
+
+
+def test_a_batch_and_those_behind_it_are_one_message(postgres_url: str, messages: Messages) -> None:
+    log = open_log(postgres_url)
+    with closing(log.catalog):
+        log.create_stream("s", StreamConfig(subjects=("s.>",)))
+        for number in range(3):
+            log.append("s", [Event(subject="s.x", value=b"%d" % number)] * 10)
+        stream = log.stream("s")
+        reader = log.reader("s", Query(start={0: 15}))
+        messages.take()
+        batch = reader.next()
+        assert batch is not None
+        assert messages.take() == 1
+        assert batch.column("offset").to_pylist() == list(range(15, 30))
+        log.catalog.write(lambda tx: tx.execute("DELETE FROM batches WHERE start_offset = 10"))
+        with pytest.raises(DamagedBatchError, match="15 to 19"):
+            log.reader("s", Query(start={0: 15})).next()
+        assert stream.segments[0].head == 30
 
 
 def test_a_connection_that_was_left_in_the_middle_is_not_used_again(
