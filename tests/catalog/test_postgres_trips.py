@@ -8,16 +8,17 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from typing import Any
 
+import psycopg
 import pytest
 
 import headrace
 from headrace.catalog import Tx, entries, open_catalog, postgres_pipeline
 from headrace.catalog.postgres import PostgresCatalog
-from headrace.catalog.postgres_calls import Exchange
+from headrace.catalog.postgres_calls import Exchange, Request, functions
 from headrace.catalog.postgres_connections import PgConnection
-from headrace.catalog.postgres_tx import PostgresTx, tables_changed, tables_read
+from headrace.catalog.postgres_tx import tables_changed, tables_read
 from headrace.catalog.streams import StreamConfig
-from headrace.errors import CatalogError, DamagedBatchError, HeadraceError
+from headrace.errors import CatalogError, CatalogTooNewError, DamagedBatchError, HeadraceError
 from headrace.log.events import Event
 from headrace.log.open import open_log
 from headrace.log.query import Query
@@ -34,7 +35,6 @@ class Messages:
             (PgConnection, "execute"),
             (postgres_pipeline, "run"),
             (Exchange, "send"),
-            (PostgresTx, "iterate"),
         ):
             monkeypatch.setattr(where, name, self._counted(getattr(where, name)))
 
@@ -208,6 +208,41 @@ def test_a_reader_that_waits_gets_small_events_with_the_heads_and_large_ones_wit
             assert asked == 2 if size == 10 else 3 <= asked <= 7
 
 
+def test_a_lone_batch_is_one_message_and_what_does_not_fit_goes_the_long_way(
+    postgres_url: str, messages: Messages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used: list[str] = []
+    send = Exchange.send
+
+    def sent(exchange: Exchange, request: Request, notices: Any) -> None:
+        used.append(request.function.decode())
+        send(exchange, request, notices)
+
+    monkeypatch.setattr(Exchange, "send", sent)
+    event = Event(subject="s.x", value=b"1", key="k")
+    log = open_log(postgres_url)
+    with closing(log.catalog):
+        log.create_stream("s", StreamConfig(subjects=("s.>",)))
+        assert [log.append("s", [event])[0].start for _ in range(3)] == [0, 1, 2]
+        messages.take()
+        log.append("s", [event])
+        assert messages.take() == 1
+        log.append("s", [event], producer="p", sequence=1)
+        one, many = functions().one_batch, functions().any_calls
+        assert used == [one, one, one, one, many]
+        other = open_log(postgres_url)
+        with closing(other.catalog):
+            other.split("s", 0, 2)
+        (placed,) = log.append("s", [event])
+        assert (placed.segment in (1, 2), placed.start) == (True, 0)
+        with psycopg.connect(postgres_url, autocommit=True) as admin:
+            admin.execute("UPDATE headrace.meta SET value = '99' WHERE key = 'schema_version'")
+            with pytest.raises(CatalogTooNewError):
+                log.append("s", [event])
+            row = admin.execute("SELECT sum(head) FROM headrace.segments").fetchone()
+            assert row == (6,)
+
+
 def test_a_batch_and_those_behind_it_are_one_message(postgres_url: str, messages: Messages) -> None:
     log = open_log(postgres_url)
     with closing(log.catalog):
@@ -225,6 +260,41 @@ def test_a_batch_and_those_behind_it_are_one_message(postgres_url: str, messages
         with pytest.raises(DamagedBatchError, match="15 to 19"):
             log.reader("s", Query(start={0: 15})).next()
         assert stream.segments[0].head == 30
+
+
+def test_the_end_of_a_snapshot_is_heard_with_the_answer_of_what_follows(
+    catalog: PostgresCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    catalog.write(put("x"))
+    sent: list[int] = []
+    flush = postgres_pipeline.Pipeline.flush
+
+    def flushed(pipeline: postgres_pipeline.Pipeline) -> None:
+        sent.append(pipeline.syncs)
+        flush(pipeline)
+
+    monkeypatch.setattr(postgres_pipeline.Pipeline, "flush", flushed)
+    asked = entries.asking("b", "x")
+    following: list[Callable[[], object]] = [
+        lambda: catalog.read(lambda tx: tx.rows(*asked)),
+        lambda: catalog.read(lambda tx: list(tx.iterate(*asked))),
+        lambda: catalog.read(lambda tx: tx.row(*asked), snapshot=True),
+        lambda: catalog.write(put("y")),
+    ]
+    for follow in following:
+        catalog.read(lambda tx: tx.rows(*asked), snapshot=True)
+        sent.clear()
+        assert follow() != []
+        assert sent[0] == 2  # the end of the snapshot is still on its way
+    with catalog._pool.connect() as other:
+        catalog.read(lambda tx: tx.rows(*asked), snapshot=True)
+        other.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
+    assert len(catalog.read(lambda tx: tx.rows(*asked))) == 1
+    catalog.write(put("z"))
+    assert [entry.key for entry in catalog.entries.list("b")] == ["x", "y", "z"]
 
 
 def test_a_connection_that_was_left_in_the_middle_is_not_used_again(
