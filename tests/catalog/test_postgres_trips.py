@@ -63,6 +63,11 @@ def catalog(postgres_url: str) -> Iterator[PostgresCatalog]:
         yield opened
 
 
+def on_one_connection(url: str) -> str:
+    """An address for a program that never makes a second connection, which asks the server, too."""
+    return f"{url}{'&' if '?' in url else '?'}headrace_connections=2"
+
+
 def put(key: str) -> Callable[[Tx], None]:
     return lambda tx: entries.store(tx, "b", key, key.encode())
 
@@ -187,7 +192,7 @@ def test_a_snapshot_is_one_message_and_leaves_the_connection_usable(
 def test_a_reader_that_waits_gets_small_events_with_the_heads_and_large_ones_with_one_more(
     postgres_url: str, messages: Messages, size: int
 ) -> None:
-    log = open_log(postgres_url)
+    log = open_log(on_one_connection(postgres_url))
     with closing(log.catalog):
         log.create_stream("s", StreamConfig(subjects=("s.>",), partitions=4))
         keys = [f"k{number}" for number in range(20)]
@@ -220,7 +225,7 @@ def test_a_lone_batch_is_one_message_and_what_does_not_fit_goes_the_long_way(
 
     monkeypatch.setattr(Exchange, "send", sent)
     event = Event(subject="s.x", value=b"1", key="k")
-    log = open_log(postgres_url)
+    log = open_log(on_one_connection(postgres_url))
     with closing(log.catalog):
         log.create_stream("s", StreamConfig(subjects=("s.>",)))
         assert [log.append("s", [event])[0].start for _ in range(3)] == [0, 1, 2]
@@ -244,7 +249,7 @@ def test_a_lone_batch_is_one_message_and_what_does_not_fit_goes_the_long_way(
 
 
 def test_a_batch_and_those_behind_it_are_one_message(postgres_url: str, messages: Messages) -> None:
-    log = open_log(postgres_url)
+    log = open_log(on_one_connection(postgres_url))
     with closing(log.catalog):
         log.create_stream("s", StreamConfig(subjects=("s.>",)))
         for number in range(3):

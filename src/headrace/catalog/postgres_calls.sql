@@ -58,9 +58,8 @@ BEGIN
                 WHERE id = ANY (a_segment) AND sealed_us IS NULL AND lane IS NULL;
             IF v_fits THEN
                 WITH given AS (
-                    SELECT * FROM unnest(a_segment, a_rows, a_bytes, a_ts, a_layout, a_checksum,
-                        a_path, a_data) WITH ORDINALITY
-                        AS g (id, events, size, ts, layout, checksum, path, data, place)
+                    SELECT * FROM unnest(a_segment, a_rows, a_bytes, a_ts) WITH ORDINALITY
+                        AS g (id, events, size, ts, place)
                 ), taken AS (
                     UPDATE segments SET head = head + given.events, bytes = bytes + given.size,
                         max_ts_us = greatest(max_ts_us, given.ts)
@@ -70,7 +69,8 @@ BEGIN
                     INSERT INTO batches (segment_id, start_offset, end_offset, bytes, total_bytes,
                         max_ts_us, created_us, layout, checksum, path, data)
                     SELECT given.id, taken.head - events, taken.head, size, taken.bytes,
-                        taken.max_ts_us, now_us, layout, checksum, path, data
+                        taken.max_ts_us, now_us, a_layout[place], a_checksum[place],
+                        a_path[place], a_data[place]
                         FROM given JOIN taken ON taken.id = given.id
                 )
                 SELECT array_agg(taken.head - given.events ORDER BY place) INTO v_starts
