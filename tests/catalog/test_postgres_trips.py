@@ -8,15 +8,20 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from typing import Any
 
+import psycopg
 import pytest
 
 import headrace
 from headrace.catalog import Tx, entries, open_catalog, postgres_pipeline
 from headrace.catalog.postgres import PostgresCatalog
-from headrace.catalog.postgres_calls import Exchange
+from headrace.catalog.postgres_calls import Exchange, Request, functions
 from headrace.catalog.postgres_connections import PgConnection
 from headrace.catalog.postgres_tx import tables_changed, tables_read
-from headrace.errors import CatalogError, HeadraceError
+from headrace.catalog.streams import StreamConfig
+from headrace.errors import CatalogError, CatalogTooNewError, DamagedBatchError, HeadraceError
+from headrace.log.events import Event
+from headrace.log.open import open_log
+from headrace.log.query import Query
 
 LISTENER = "headrace-listen"
 
@@ -56,6 +61,11 @@ def catalog(postgres_url: str) -> Iterator[PostgresCatalog]:
     with closing(open_catalog(postgres_url)) as opened:
         assert isinstance(opened, PostgresCatalog)
         yield opened
+
+
+def on_one_connection(url: str) -> str:
+    """An address for a program that never makes a second connection, which asks the server, too."""
+    return f"{url}{'&' if '?' in url else '?'}headrace_connections=2"
 
 
 def put(key: str) -> Callable[[Tx], None]:
@@ -176,6 +186,120 @@ def test_a_snapshot_is_one_message_and_leaves_the_connection_usable(
     assert catalog.read(lambda tx: tx.rows("SELECT 1")) == [(1,)]
     catalog.write(put("x"))
     assert catalog.statistics()["connections_opened"] <= 1
+
+
+@pytest.mark.parametrize("size", [10, 100_000])
+def test_a_reader_that_waits_gets_small_events_with_the_heads_and_large_ones_with_one_more(
+    postgres_url: str, messages: Messages, size: int
+) -> None:
+    log = open_log(on_one_connection(postgres_url))
+    with closing(log.catalog):
+        log.create_stream("s", StreamConfig(subjects=("s.>",), partitions=4))
+        keys = [f"k{number}" for number in range(20)]
+        log.append("s", [Event(subject="s.x", value=b"old", key=key) for key in keys])
+        reader = log.reader("s", Query(start="latest", follow=True))
+        assert reader.next() is None
+        for value in (b"1", b"2"):
+            value *= size
+            log.append("s", [Event(subject="s.x", value=value, key=key) for key in keys[:1]])
+            log.append("s", [Event(subject="s.x", value=value, key=key) for key in keys])
+            messages.take()
+            found: list[tuple[str, bytes]] = []
+            while batch := reader.next():
+                found += [(row["key"], row["value"]) for row in batch.to_pylist()]
+            asked = messages.take()
+            assert sorted(found) == sorted((key, value) for key in (keys[0], *keys))
+            # At the end it looks once more; large events are asked for in each of the segments.
+            assert asked == 2 if size == 10 else 3 <= asked <= 7
+
+
+def test_a_lone_batch_is_one_message_and_what_does_not_fit_goes_the_long_way(
+    postgres_url: str, messages: Messages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used: list[str] = []
+    send = Exchange.send
+
+    def sent(exchange: Exchange, request: Request, notices: Any) -> None:
+        used.append(request.function.decode())
+        send(exchange, request, notices)
+
+    monkeypatch.setattr(Exchange, "send", sent)
+    event = Event(subject="s.x", value=b"1", key="k")
+    log = open_log(on_one_connection(postgres_url))
+    with closing(log.catalog):
+        log.create_stream("s", StreamConfig(subjects=("s.>",)))
+        assert [log.append("s", [event])[0].start for _ in range(3)] == [0, 1, 2]
+        messages.take()
+        log.append("s", [event])
+        assert messages.take() == 1
+        log.append("s", [event], producer="p", sequence=1)
+        one, many = functions().one_batch, functions().any_calls
+        assert used == [one, one, one, one, many]
+        other = open_log(postgres_url)
+        with closing(other.catalog):
+            other.split("s", 0, 2)
+        (placed,) = log.append("s", [event])
+        assert (placed.segment in (1, 2), placed.start) == (True, 0)
+        with psycopg.connect(postgres_url, autocommit=True) as admin:
+            admin.execute("UPDATE headrace.meta SET value = '99' WHERE key = 'schema_version'")
+            with pytest.raises(CatalogTooNewError):
+                log.append("s", [event])
+            row = admin.execute("SELECT sum(head) FROM headrace.segments").fetchone()
+            assert row == (6,)
+
+
+def test_a_batch_and_those_behind_it_are_one_message(postgres_url: str, messages: Messages) -> None:
+    log = open_log(on_one_connection(postgres_url))
+    with closing(log.catalog):
+        log.create_stream("s", StreamConfig(subjects=("s.>",)))
+        for number in range(3):
+            log.append("s", [Event(subject="s.x", value=b"%d" % number)] * 10)
+        stream = log.stream("s")
+        reader = log.reader("s", Query(start={0: 15}))
+        messages.take()
+        batch = reader.next()
+        assert batch is not None
+        assert messages.take() == 1
+        assert batch.column("offset").to_pylist() == list(range(15, 30))
+        log.catalog.write(lambda tx: tx.execute("DELETE FROM batches WHERE start_offset = 10"))
+        with pytest.raises(DamagedBatchError, match="15 to 19"):
+            log.reader("s", Query(start={0: 15})).next()
+        assert stream.segments[0].head == 30
+
+
+def test_the_end_of_a_snapshot_is_heard_with_the_answer_of_what_follows(
+    catalog: PostgresCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    catalog.write(put("x"))
+    sent: list[int] = []
+    flush = postgres_pipeline.Pipeline.flush
+
+    def flushed(pipeline: postgres_pipeline.Pipeline) -> None:
+        sent.append(pipeline.syncs)
+        flush(pipeline)
+
+    monkeypatch.setattr(postgres_pipeline.Pipeline, "flush", flushed)
+    asked = entries.asking("b", "x")
+    following: list[Callable[[], object]] = [
+        lambda: catalog.read(lambda tx: tx.rows(*asked)),
+        lambda: catalog.read(lambda tx: list(tx.iterate(*asked))),
+        lambda: catalog.read(lambda tx: tx.row(*asked), snapshot=True),
+        lambda: catalog.write(put("y")),
+    ]
+    for follow in following:
+        catalog.read(lambda tx: tx.rows(*asked), snapshot=True)
+        sent.clear()
+        assert follow() != []
+        assert sent[0] == 2  # the end of the snapshot is still on its way
+    with catalog._pool.connect() as other:
+        catalog.read(lambda tx: tx.rows(*asked), snapshot=True)
+        other.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
+    assert len(catalog.read(lambda tx: tx.rows(*asked))) == 1
+    catalog.write(put("z"))
+    assert [entry.key for entry in catalog.entries.list("b")] == ["x", "y", "z"]
 
 
 def test_a_connection_that_was_left_in_the_middle_is_not_used_again(

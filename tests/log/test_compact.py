@@ -430,7 +430,7 @@ def test_a_reader_whose_file_was_removed_goes_on_in_the_new_one(
     assert found == list(range(120))
 
 
-def test_a_batch_that_is_replaced_between_two_queries_is_found(
+def test_a_batch_that_is_replaced_before_a_query_or_between_two_is_found(
     log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(log)
@@ -439,6 +439,11 @@ def test_a_batch_that_is_replaced_between_two_queries_is_found(
 
     def from_offset(tx: Tx, *args: int) -> Iterator[batches.Batch]:
         if meddled:
+            yield from real(tx, *args)
+            return
+        if not tx.lazy:  # there it is one query
+            meddled.append(True)
+            log.compact("s", EAGER)
             yield from real(tx, *args)
             return
         look = tx.row

@@ -139,18 +139,23 @@ def from_offset(
             yield first
             yield from found
             return
-    row = tx.row(
-        "SELECT start_offset, end_offset, total_bytes FROM batches "
-        "WHERE segment_id = ? AND start_offset <= ? ORDER BY start_offset DESC LIMIT 1",
-        (segment_id, offset),
-    )
-    if row is None or row[1] <= offset:
-        # The batch at this offset is gone; the first one left shows how large the gap is.
-        yield from _starting(tx, segment_id, offset, 1)
-    elif tx.lazy:
-        yield from _starting(tx, segment_id, row[0], limit)
+        row = tx.row(
+            "SELECT start_offset, end_offset FROM batches "
+            "WHERE segment_id = ? AND start_offset <= ? ORDER BY start_offset DESC LIMIT 1",
+            (segment_id, offset),
+        )
+        if row is not None and row[1] > offset:
+            yield from _starting(tx, segment_id, row[0], limit)
+            return
     else:
-        yield from _starting_within(tx, segment_id, row[0], limit, row[2] + size_bytes)
+        found = _holding(tx, segment_id, offset, limit, size_bytes)
+        first = next(found, None)
+        if first is not None:
+            yield first
+            yield from found
+            return
+    # The batch at this offset is gone; the first one left shows how large the gap is.
+    yield from _starting(tx, segment_id, offset, 1)
 
 
 def _starting(tx: Tx, segment_id: int, offset: int, limit: int) -> Iterator[Batch]:
@@ -163,19 +168,21 @@ def _starting(tx: Tx, segment_id: int, offset: int, limit: int) -> Iterator[Batc
     return (Batch(*row) for row in found)
 
 
-def _starting_within(
-    tx: Tx, segment_id: int, offset: int, limit: int, total_bytes: int
-) -> Iterator[Batch]:
-    """Batches from ``offset`` on, up to a total size; for drivers that buffer a whole result.
+def _holding(tx: Tx, segment_id: int, offset: int, limit: int, size_bytes: int) -> Iterator[Batch]:
+    """The batch that holds ``offset`` and those after it, up to a total size; none if it is gone.
 
-    LIMIT stands in the subquery, before the filter by size: no index has sizes, so the filter
-    alone would scan the segment to its end.
+    For drivers that buffer a whole result, and where each query is a round trip.  LIMIT stands in
+    the subquery, before the filter by size: no index has sizes, so the filter alone would scan the
+    segment to its end.
     """
     found = tx.iterate(
-        f"SELECT {_BATCH} FROM (SELECT {_BATCH}, total_bytes FROM batches "
-        "WHERE segment_id = ? AND start_offset >= ? ORDER BY start_offset LIMIT ?) AS load "
-        "WHERE total_bytes - bytes < ?",
-        (segment_id, offset, limit, total_bytes),
+        f"SELECT {_BATCH} FROM (SELECT start_offset AS first, end_offset AS until, "
+        "total_bytes AS upto FROM batches WHERE segment_id = ? AND start_offset <= ? "
+        "ORDER BY start_offset DESC LIMIT 1) AS holding, "
+        f"LATERAL (SELECT {_BATCH}, total_bytes FROM batches WHERE segment_id = ? "
+        "AND start_offset >= first ORDER BY start_offset LIMIT ?) AS load "
+        "WHERE until > ? AND total_bytes - bytes < upto + ?",
+        (segment_id, offset, segment_id, limit, offset, size_bytes),
     )
     return (Batch(*row) for row in found)
 

@@ -163,7 +163,7 @@ class PostgresCatalog(Catalog):
         row = connection.execute(
             f"SELECT ({schema.QUERY}), to_regproc(%s) IS NOT NULL, "
             "(SELECT value FROM meta WHERE key = %s)",
-            (postgres_calls.function()[0], SETTING),
+            (postgres_calls.functions().any_calls, SETTING),
         ).fetchone()
         assert row is not None
         version = schema.judge(row[:1], self.where)
@@ -190,7 +190,7 @@ class PostgresCatalog(Catalog):
             schema.migrate(PostgresTx(connection), TYPES, self.where)
             self._store_blobs_plain(connection)
             self._prepare_writers(connection)
-            connection.execute(postgres_calls.function()[1].encode(), prepare=False)
+            connection.execute(postgres_calls.functions().text.encode(), prepare=False)
         connection.limit_s = self.options.call_timeout_s
 
     @staticmethod
@@ -221,7 +221,7 @@ class PostgresCatalog(Catalog):
 
     def read(self, fn: Callable[[Tx], T], *, snapshot: bool = False) -> T:
         while True:
-            connection, fresh = self._pool.take()
+            connection, fresh = self._pool.take(heard=False)
             tx = ReadTx(connection, self._clock)
             try:
                 if not snapshot:

@@ -4,9 +4,10 @@ The function takes the locks, places the batches, stores the acks, and signs for
 statement is a transaction of its own.  Whatever the client does, the locks are held for as long as
 the server works, and not over the network.  Right behind it, in the same packets, goes the NOTIFY,
 as a second transaction that is not synced: a NOTIFY holds a lock of the whole server until its
-transaction is on disk, so none is part of a durable commit.
+transaction is on disk, so none is part of a durable commit.  A lone batch, the most frequent call,
+has a function of its own: fewer cases, and a third less of the server's time.
 
-The function's name holds a hash of its text, so that programs of different versions each call
+The functions' names hold a hash of their text, so that programs of different versions each call
 their own.
 """
 
@@ -19,11 +20,13 @@ from collections.abc import Iterable, Sequence
 from functools import cache
 from importlib import resources
 
+import msgspec
 import psycopg
 from psycopg.pq import ExecStatus
 from psycopg.pq.abc import PGresult
 
 from headrace.catalog import schema
+from headrace.catalog.batches import NewBatch
 from headrace.catalog.calls import AckCall, AppendCall, Call
 from headrace.catalog.postgres_connections import PgConnection, lock_number
 from headrace.catalog.postgres_pipeline import Pipeline
@@ -34,6 +37,9 @@ SCHEMA_LOCK = lock_number("schema")
 UNSIGNED = "HR001"
 """SQLSTATE of a call whose writer has no row, or whose number was declared void."""
 
+LONG = "HR002"
+"""SQLSTATE of a call that has to be made the long way, which finds the reason."""
+
 _INT8, _TEXT, _BYTEA = 20, 25, 17
 _INT8S, _TEXTS, _BYTEAS, _BOOL, _INT4S = 1016, 1009, 1001, 16, 1007
 
@@ -43,17 +49,28 @@ _PARAMETERS = (
     *(_INT8, _TEXT, _INT8, _INT8, _BYTEA, _INT8S, _INT8),
     *(_TEXTS, _TEXTS, _INT8S, _INT8S, _INT8S, _BYTEAS, _BYTEAS),
 )
+_ONE_BATCH = (_TEXT, *[_INT8] * 8, _TEXT, _BYTEA)
 _BINARY = [1] * len(_PARAMETERS)
 _NOTIFY = b"SELECT set_config('synchronous_commit', 'off', true), pg_notify($1, $2)"
 
 
+class Functions(msgspec.Struct, frozen=True):
+    """What makes calls on the server."""
+
+    text: str
+    """Makes both."""
+    any_calls: str
+    one_batch: str
+
+
 @cache
-def function() -> tuple[str, str]:
-    """The name and the text of the function that makes calls."""
+def functions() -> Functions:
+    """The functions that make calls, by name."""
     text = (resources.files("headrace.catalog") / "postgres_calls.sql").read_text()
     text = text.replace("{version}", str(schema.VERSION)).replace("{lock}", str(SCHEMA_LOCK))
-    name = f"make_calls_{hashlib.blake2b(text.encode(), digest_size=6).hexdigest()}"
-    return name, text.replace("{name}", name)
+    which = hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
+    names = f"make_calls_{which}", f"append_one_{which}"
+    return Functions(text.replace("{name}", names[0]).replace("{append}", names[1]), *names)
 
 
 # --- parameters ------------------------------------------------------------------------------
@@ -80,11 +97,49 @@ def _blobs(oid: int, values: Iterable[bytes | memoryview | None]) -> bytes:
     return b"".join(parts)
 
 
-def parameters(
+class Request(msgspec.Struct, frozen=True):
+    """Which function is called, and with what."""
+
+    function: bytes
+    types: tuple[int, ...]
+    arguments: list[bytes | memoryview | None]
+
+
+def request(
     writer: str, number: int, locks: list[int], sync: bool, calls: Sequence[Call]
-) -> list[bytes | None]:
-    """The arguments of the function; at most one of the calls is an append."""
-    found: list[bytes | None] = [
+) -> Request:
+    """What makes these calls in one statement; at most one of them is an append."""
+    if len(calls) == 1 and len(locks) == 1 and sync:
+        (call,) = calls
+        if isinstance(call, AppendCall) and len(call.batches) == 1 and call.producer is None:
+            found = _one_batch(writer, number, locks[0], call.batches[0])
+            return Request(functions().one_batch.encode(), _ONE_BATCH, found)
+    found = _any_calls(writer, number, locks, sync, calls)
+    return Request(functions().any_calls.encode(), _PARAMETERS, found)
+
+
+def _one_batch(
+    writer: str, number: int, lock: int, batch: NewBatch
+) -> list[bytes | memoryview | None]:
+    return [
+        writer.encode(),
+        _int8(number),
+        _int8(lock),
+        _int8(batch.segment_id),
+        _int8(batch.rows),
+        _int8(batch.size_bytes),
+        _int8(batch.max_ts_us),
+        _int8(batch.layout),
+        _int8(batch.checksum),
+        None if batch.path is None else batch.path.encode(),
+        batch.data,
+    ]
+
+
+def _any_calls(
+    writer: str, number: int, locks: list[int], sync: bool, calls: Sequence[Call]
+) -> list[bytes | memoryview | None]:
+    found: list[bytes | memoryview | None] = [
         writer.encode(),
         _int8(number),
         b"\x01" if sync else b"\x00",
@@ -148,14 +203,17 @@ class Exchange:
         self._preparing: list[list[bytes]] = []
         """For each group of statements, those that it prepares."""
 
-    def send(self, arguments: list[bytes | None], notices: Sequence[tuple[str, str]]) -> None:
+    def send(self, request: Request, notices: Sequence[tuple[str, str]]) -> None:
         """Send the call and, as transactions of their own, what others are to hear of it."""
         pg = self._connection.pgconn
         pipeline = self._pipeline = Pipeline(self._connection, self._limit_s)
-        name = function()[0].encode()
-        marks = ", ".join(f"${n}" for n in range(1, len(_PARAMETERS) + 1))
-        self._prepare(name, b"SELECT %s(%s)" % (name, marks.encode()), _PARAMETERS)
-        pg.send_query_prepared(name, arguments, _BINARY)
+        name, count = request.function, len(request.types)
+        if name not in self._connection.prepared:
+            marks = ", ".join(f"${n}" for n in range(1, count + 1))
+            self._prepare(name, b"SELECT %s(%s)" % (name, marks.encode()), request.types)
+        else:
+            self._preparing.append([])
+        pg.send_query_prepared(name, request.arguments, _BINARY[:count])
         pipeline.sync()
         if notices:
             self._prepare(b"notify", _NOTIFY, [_TEXT, _TEXT])

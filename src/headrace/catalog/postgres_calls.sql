@@ -58,9 +58,8 @@ BEGIN
                 WHERE id = ANY (a_segment) AND sealed_us IS NULL AND lane IS NULL;
             IF v_fits THEN
                 WITH given AS (
-                    SELECT * FROM unnest(a_segment, a_rows, a_bytes, a_ts, a_layout, a_checksum,
-                        a_path, a_data) WITH ORDINALITY
-                        AS g (id, events, size, ts, layout, checksum, path, data, place)
+                    SELECT * FROM unnest(a_segment, a_rows, a_bytes, a_ts) WITH ORDINALITY
+                        AS g (id, events, size, ts, place)
                 ), taken AS (
                     UPDATE segments SET head = head + given.events, bytes = bytes + given.size,
                         max_ts_us = greatest(max_ts_us, given.ts)
@@ -70,7 +69,8 @@ BEGIN
                     INSERT INTO batches (segment_id, start_offset, end_offset, bytes, total_bytes,
                         max_ts_us, created_us, layout, checksum, path, data)
                     SELECT given.id, taken.head - events, taken.head, size, taken.bytes,
-                        taken.max_ts_us, now_us, layout, checksum, path, data
+                        taken.max_ts_us, now_us, a_layout[place], a_checksum[place],
+                        a_path[place], a_data[place]
                         FROM given JOIN taken ON taken.id = given.id
                 )
                 SELECT array_agg(taken.head - given.events ORDER BY place) INTO v_starts
@@ -122,5 +122,42 @@ BEGIN
         RAISE EXCEPTION 'writer % has no row', writer USING ERRCODE = 'HR001';
     END IF;
     RETURN v_answer;
+END
+$$;
+
+-- The most frequent call by itself: one batch, synced, without a producer. Whatever does not fit is
+-- raised: the long way finds out why.
+CREATE OR REPLACE FUNCTION {append}(
+    writer TEXT, its_number BIGINT, its_lock BIGINT, a_segment BIGINT, a_rows BIGINT,
+    a_bytes BIGINT, a_ts BIGINT, a_layout BIGINT, a_checksum BIGINT, a_path TEXT, a_data BYTEA
+) RETURNS BIGINT[] LANGUAGE plpgsql AS $$
+DECLARE
+    now_us BIGINT;
+    new_head BIGINT;
+    new_ts BIGINT;
+    new_total BIGINT;
+BEGIN
+    PERFORM pg_advisory_xact_lock_shared({lock}), pg_advisory_xact_lock(its_lock);
+    UPDATE segments SET head = head + a_rows, bytes = bytes + a_bytes,
+        max_ts_us = greatest(max_ts_us, a_ts)
+        WHERE id = a_segment AND sealed_us IS NULL AND lane IS NULL
+        AND EXISTS (SELECT FROM meta WHERE key = 'schema_version' AND value = '{version}')
+        RETURNING head, max_ts_us, bytes, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
+        INTO new_head, new_ts, new_total, now_us;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'segment % cannot be appended to as it is', a_segment
+            USING ERRCODE = 'HR002';
+    END IF;
+    INSERT INTO batches (segment_id, start_offset, end_offset, bytes, total_bytes, max_ts_us,
+        created_us, layout, checksum, path, data)
+    VALUES (a_segment, new_head - a_rows, new_head, a_bytes, new_total, new_ts, now_us, a_layout,
+        a_checksum, a_path, a_data);
+    UPDATE writers SET number = its_number, seen_us = now_us,
+        answer = ARRAY[1, new_head - a_rows]
+        WHERE name = writer AND number < its_number;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'writer % has no row', writer USING ERRCODE = 'HR001';
+    END IF;
+    RETURN ARRAY[1, new_head - a_rows];
 END
 $$

@@ -27,8 +27,7 @@ import psycopg
 from psycopg import errors as pg_errors
 from psycopg.abc import PQGen
 from psycopg.conninfo import conninfo_to_dict
-from psycopg.generators import fetch_many
-from psycopg.pq import ExecStatus, PipelineStatus, TransactionStatus
+from psycopg.pq import PipelineStatus, TransactionStatus
 
 from headrace.catalog import forks
 from headrace.catalog.postgres_options import PostgresOptions, where_of
@@ -106,7 +105,8 @@ class PgConnection(psycopg.Connection[Row]):
     prepared: set[bytes]
     """The statements of :mod:`headrace.catalog.postgres_calls` that it knows."""
     unheard = False
-    """Whether a statement was sent whose answer nobody has read."""
+    """Whether a statement was sent whose answer nobody has read
+    (:func:`headrace.catalog.postgres_pipeline.send_only`)."""
 
     def wait(self, gen: PQGen[RV], interval: float = 0.1, timeout: float | None = None) -> RV:
         if timeout is not None:
@@ -116,23 +116,6 @@ class PgConnection(psycopg.Connection[Row]):
         except pg_errors._WaitTimeout:
             self.close()
             raise pg_errors.OperationalError(f"no answer within {self.limit_s:.0f} s") from None
-
-    def send_only(self, text: bytes) -> None:
-        """Send a statement whose answer is read by whoever uses the connection next."""
-        self.pgconn.send_query(text)
-        self.unheard = True
-
-    def hear(self) -> None:
-        """Read the answer of what was only sent; one that failed has closed the connection."""
-        if not self.unheard:
-            return
-        self.unheard = False
-        try:
-            for result in self.wait(fetch_many(self.pgconn)):
-                if result.status == ExecStatus.FATAL_ERROR:
-                    self.close()
-        except psycopg.Error:
-            self.close()
 
 
 def is_broken(connection: PgConnection) -> bool:

@@ -19,7 +19,7 @@ import psycopg
 from psycopg.abc import Transformer as Given
 from psycopg.adapt import PyFormat, Transformer
 from psycopg.errors import error_from_result
-from psycopg.pq import ExecStatus
+from psycopg.pq import ExecStatus, PipelineStatus
 from psycopg.pq.abc import PGresult
 
 from headrace.catalog.postgres_connections import PgConnection
@@ -56,11 +56,15 @@ class Pipeline:
         self._poller.register(self._pg.socket, select.POLLIN)
         self._limit_s = limit_s
         self._deadline_s = time.monotonic() + limit_s
-        self.syncs = 0
+        self._unheard = connection.unheard
+        """Whether a group was sent before whose results are nobody's business."""
+        self.syncs = int(self._unheard)
         """Groups of statements whose end has not been heard of."""
         self.heard: list[PGresult] = []
         """The results of the last group, also those of one that failed."""
-        self._pg.enter_pipeline_mode()
+        connection.unheard = False
+        if not self._unheard:
+            self._pg.enter_pipeline_mode()
 
     def sync(self) -> None:
         """End a group of statements: what fails in it takes along what is behind it in it."""
@@ -75,6 +79,16 @@ class Pipeline:
 
     def results(self) -> list[PGresult]:
         """The results of one group, once all are there; raises the first error among them."""
+        if self._unheard:
+            self._unheard = False
+            try:
+                self._group()
+            except psycopg.Error:
+                self._connection.close()  # it is in a state that nobody knows
+                raise
+        return self._group()
+
+    def _group(self) -> list[PGresult]:
         self.heard = found = []
         failed: psycopg.Error | None = None
         while True:
@@ -100,7 +114,7 @@ class Pipeline:
         """Leave the mode, so that the connection can be used again; or close it."""
         while self.syncs and not self._connection.closed:
             with contextlib.suppress(psycopg.Error):
-                self.results()
+                self._group()
         if not self._connection.closed:
             try:
                 self._pg.exit_pipeline_mode()
@@ -115,6 +129,28 @@ class Pipeline:
             self._connection.close()
             raise psycopg.OperationalError(f"no answer within {self._limit_s:.0f} s")
         return found[0][1]
+
+
+def send_only(connection: PgConnection, text: bytes) -> None:
+    """Send a statement whose answer is read with that of the next one: nobody waits for it."""
+    pg = connection.pgconn
+    if pg.pipeline_status != PipelineStatus.OFF:
+        return  # it was left in the middle of something, and is of no more use
+    pg.enter_pipeline_mode()
+    pg.send_query_params(text, None)
+    pg.pipeline_sync()
+    pg.flush()
+    connection.unheard = True
+
+
+def hear(connection: PgConnection) -> None:
+    """Read the answer of what was only sent, for who uses the connection without a pipeline."""
+    if connection.unheard and not connection.closed:
+        pipeline = Pipeline(connection, connection.limit_s)
+        try:
+            pipeline.end()
+        except psycopg.Error:
+            connection.close()
 
 
 def run(connection: PgConnection, statements: Sequence[Statement]) -> list[Answer]:

@@ -24,6 +24,7 @@ from headrace.catalog.postgres_connections import (
     translate,
 )
 from headrace.catalog.postgres_options import PostgresOptions, where_of
+from headrace.catalog.postgres_pipeline import hear
 from headrace.errors import CatalogClosedError, CatalogUnavailableError, ForkedError
 
 IDLE_S = 30.0
@@ -73,8 +74,11 @@ class PostgresPool:
         self.pids.discard(connection.server.pid)
         connection.close()
 
-    def take(self) -> tuple[PgConnection, bool]:
-        """A connection, and whether it was made just now."""
+    def take(self, *, heard: bool = True) -> tuple[PgConnection, bool]:
+        """A connection, and whether it was made just now.
+
+        Without ``heard`` the answer of what was only sent on it may still be to come.
+        """
         held = getattr(self._mine, "held", 0)
         connection: PgConnection | None = None
         with self._free:
@@ -110,7 +114,8 @@ class PostgresPool:
         try:
             if connection is None:
                 connection = self.connect()
-            connection.hear()
+            if heard:
+                hear(connection)
         except BaseException:
             with self._free:
                 self._taken -= 1

@@ -82,7 +82,7 @@ class PostgresTx(Tx):
 
     def execute(self, sql: str, params: Sequence[Any] = ()) -> int:
         self._forget(sql)
-        if self._due or self._opening:
+        if self._is_awaited:
             return self._ask(sql, params).changed
         return self._connection.execute(_sql(sql), params, binary=True).rowcount
 
@@ -92,24 +92,25 @@ class PostgresTx(Tx):
             if known is not None:
                 return known
             self._forget(sql)
-        if self._due or self._opening:
+        if self._is_awaited:
             return self._ask(sql, params).rows
         return self._connection.execute(_sql(sql), params, binary=True).fetchall()
 
     def row(self, sql: str, params: Sequence[Any] = ()) -> Row | None:
-        if self._foreseen or self._due or self._opening:
+        if self._foreseen or self._is_awaited:
             return next(iter(self.rows(sql, params)), None)
         return self._connection.execute(_sql(sql), params, binary=True).fetchone()
 
     def iterate(self, sql: str, params: Sequence[Any] = ()) -> Iterator[Row]:
-        self.settle()
-        with self._connection.cursor(binary=True) as cursor:
-            cursor.execute(_sql(sql), params)
-            yield from cursor
+        if self._is_awaited:
+            yield from self._ask(sql, params).rows
+        else:
+            yield from self._connection.execute(_sql(sql), params, binary=True)
 
     def executemany(self, sql: str, params: Sequence[Sequence[Any]]) -> int:
         self._forget(sql)
         self.settle()
+        postgres_pipeline.hear(self._connection)
         with self._connection.cursor() as cursor:
             cursor.executemany(_sql(sql), params)
             return cursor.rowcount
@@ -158,6 +159,11 @@ class PostgresTx(Tx):
         """What is to be made before anything else, for whoever does."""
         due, self._due = self._due, []
         return due
+
+    @property
+    def _is_awaited(self) -> bool:
+        """Whether there is something to go with the next statement, or to be heard before it."""
+        return bool(self._due or self._opening or self._connection.unheard)
 
     def _ask(self, sql: str, params: Sequence[Any]) -> Answer:
         (answer,) = self._run([(sql, params)])
@@ -217,4 +223,4 @@ class ReadTx(PostgresTx):
         finally:
             begun = not self.take_due()
             if begun and not self._connection.closed:
-                self._connection.send_only(b"ROLLBACK")
+                postgres_pipeline.send_only(self._connection, b"ROLLBACK")

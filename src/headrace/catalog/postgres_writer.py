@@ -48,8 +48,6 @@ from headrace.errors import CatalogUnavailableError
 
 _SAVEPOINT = "SAVEPOINT operation"
 UNSYNCED = "set_config('synchronous_commit', 'off', true)"
-
-
 _SIGN = (
     f"INSERT INTO writers (name, number, seen_us) VALUES (?, ?, {CLOCK}) "
     "ON CONFLICT (name) DO UPDATE SET number = excluded.number, seen_us = excluded.seen_us "
@@ -105,7 +103,7 @@ class PostgresWriter(WriteDriver):
         deadline = time.monotonic() + self._options.reconnect_s
         while True:
             try:
-                connection, _ = self._pool.take()
+                connection, _ = self._pool.take(heard=False)
                 break
             except CatalogUnavailableError:
                 if time.monotonic() > deadline:
@@ -128,6 +126,7 @@ class PostgresWriter(WriteDriver):
         return connection
 
     def _make_row(self, connection: PgConnection) -> None:
+        postgres_pipeline.hear(connection)
         connection.execute(
             f"INSERT INTO writers (name, number, seen_us) VALUES (%s, %s, {CLOCK}) "
             "ON CONFLICT (name) DO NOTHING",
@@ -160,11 +159,11 @@ class PostgresWriter(WriteDriver):
         told = list(notices(self._options.schema, channels))
         for attempt in (1, 2):
             self._number += 1
-            arguments = postgres_calls.parameters(self._name, self._number, numbers, sync, calls)
+            request = postgres_calls.request(self._name, self._number, numbers, sync, calls)
             connection = self._take()
             exchange = Exchange(connection, self._options.call_timeout_s)
             try:
-                exchange.send(arguments, told)
+                exchange.send(request, told)
                 answer = exchange.answer()
             except psycopg.Error as error:
                 found = self._after_failed_call(exchange, error, names, attempt)
@@ -203,8 +202,9 @@ class PostgresWriter(WriteDriver):
         if state == postgres_calls.UNSIGNED and attempt == 1:
             self._signed = False
             return None
-        if isinstance(error, pg_errors.UndefinedFunction | LOST_STATEMENT) or state == "HR002":
-            self.calls = not isinstance(error, pg_errors.UndefinedFunction)
+        missing = isinstance(error, pg_errors.UndefinedFunction)
+        if missing or isinstance(error, LOST_STATEMENT) or state == postgres_calls.LONG:
+            self.calls = not missing
             return []
         raise error
 
@@ -291,6 +291,7 @@ class PostgresWriter(WriteDriver):
         while True:
             connection = self._take(another_history=True)
             try:
+                postgres_pipeline.hear(connection)
                 void = connection.execute(
                     f"INSERT INTO writers (name, number, seen_us) VALUES (%s, %s, {CLOCK}) "
                     "ON CONFLICT (name) DO UPDATE SET number = excluded.number, answer = NULL "
@@ -315,6 +316,7 @@ class PostgresWriter(WriteDriver):
         if self._connection is None:
             return
         try:
+            postgres_pipeline.hear(self._connection)
             if not self._connection.closed:
                 self._connection.execute("ROLLBACK")
         except psycopg.Error:

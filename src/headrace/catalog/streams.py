@@ -246,8 +246,12 @@ def tail_of(tx: Tx, segment_id: int) -> int | None:
     return None if row is None else int(row[0])
 
 
-def heads(tx: Tx, stream_id: int) -> list[tuple[int, int, int, bool]]:
-    """(number, tail, head, sealed) of every segment: the cheap query of a waiting reader."""
+Head = tuple[int, int, int, bool]
+"""Number, tail, head, and whether it is sealed, of a segment."""
+
+
+def heads(tx: Tx, stream_id: int) -> list[Head]:
+    """Those of every segment: the cheap query of a waiting reader."""
     rows = tx.rows(
         "SELECT number, tail, head, sealed_us IS NOT NULL FROM segments WHERE stream_id = ? "
         "ORDER BY number",

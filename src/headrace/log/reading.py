@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Generic
 
-from headrace.catalog import Catalog, batches, streams
+from headrace.catalog import Catalog, Tx, ahead, batches, streams
 from headrace.catalog.streams import Segment, Stream
 from headrace.errors import (
     HeadraceError,
@@ -39,6 +39,9 @@ from headrace.store import Store
 from headrace.subjects import parse_filter
 
 _log = logging.getLogger(__name__)
+
+READ_AHEAD_MAX = 16
+"""Of so many segments at most, the first new blobs are read together with the heads."""
 
 
 class Reading(ABC, Generic[B]):
@@ -175,7 +178,7 @@ class Reading(ABC, Generic[B]):
 
     def _look(self) -> None:
         """Read the heads of the segments again, and find new segments."""
-        found = self._catalog.read(lambda tx: streams.heads(tx, self.stream.id))
+        found = self._catalog.read(self._heads_now)
         fresh: list[Segment] = []
         if not found or any(number not in self._heads for number, *_ in found):
             # A stream that was deleted is an error here, not something to wait for.
@@ -204,6 +207,16 @@ class Reading(ABC, Generic[B]):
         if self._query.segments is None:
             followers = order.following(self._taken, {s.number: s.predecessors for s in fresh})
         self._join([(segment, 0) for segment in fresh if segment.number in followers])
+
+    def _heads_now(self, tx: Tx) -> list[streams.Head]:
+        """How far the segments go; from a server far away the first batches come along."""
+        if self._catalog.quick or len(self._ready) > READ_AHEAD_MAX:
+            return streams.heads(tx, self.stream.id)
+        positions = {cursor.segment_id: cursor.position for cursor in self._ready}
+        found, loaded = ahead.heads_and_batches(tx, self.stream.id, positions)
+        for cursor in self._ready:
+            cursor.load(loaded.get(cursor.segment_id, ()))
+        return found
 
     def _go_back(self, heads: dict[int, int]) -> None:
         """The catalog's history is another one: what follows the old place may lie before it."""

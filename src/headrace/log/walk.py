@@ -8,7 +8,7 @@ their bytes is up to who walks: :class:`~headrace.log.cursor.Cursor` makes Arrow
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Generic, Protocol, TypeVar
 
 from headrace.catalog import Catalog, Tx, batches, streams, vacant
@@ -60,10 +60,19 @@ class Walk(ABC, Generic[B]):
         self.position = position
         self._on_damaged = on_damaged
         self._batches_wanted = 8
+        self._loaded: Sequence[Batch] = ()
 
     def expect(self, commits: int) -> None:
         """What is wanted are the rows of so many commits: the first load may ask for as many."""
         self._batches_wanted = min(FETCH_MAX, max(self._batches_wanted, commits))
+
+    @property
+    def segment_id(self) -> int:
+        return self._segment_id
+
+    def load(self, found: Sequence[Batch]) -> None:
+        """These are the batches from ``position`` on, as of now: the next load need not ask."""
+        self._loaded = found
 
     @property
     @abstractmethod
@@ -123,9 +132,7 @@ class Walk(ABC, Generic[B]):
         rows_end = min(end, at + limits.READ_ROWS)
         size = count = 0
         stop = None
-        for batch in batches.from_offset(
-            tx, self._segment_id, at, self._batches_wanted, limits.READ_BYTES
-        ):
+        for batch in self._batches(tx):
             if batch.start > at or batch.path is not None or not shelf.put(batch):
                 stop = batch
                 break
@@ -139,6 +146,13 @@ class Walk(ABC, Generic[B]):
             wanted = limits.READ_BYTES * count // max(1, size) + 1
             self._batches_wanted = max(1, min(FETCH_MAX, wanted))
         return begin, stop
+
+    def _batches(self, tx: Tx) -> Iterable[Batch]:
+        loaded, self._loaded = self._loaded, ()
+        if loaded and loaded[0].start == self.position:
+            return loaded
+        wanted = self._batches_wanted
+        return batches.from_offset(tx, self._segment_id, self.position, wanted, limits.READ_BYTES)
 
     def _lost(self, upto: int) -> None:
         """There is no batch at ``position``: it was trimmed, or it is missing."""

@@ -119,6 +119,7 @@ def _foresee(tx: Tx, batch: Sequence[Asked]) -> None:
         *(query for joined in acquiring for query in deciding.asking(joined.name)),
         *(leases.asking_last_owner(pin) for pin in pins),
         *(leases.asking_taking(tx, pin) for pin in pins),
+        leases.asking_floor(),
     )
 
 

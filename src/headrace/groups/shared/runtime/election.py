@@ -99,6 +99,7 @@ class Election:
             tx.foresee(
                 *(homes.asking(group), properties.asking(group), leases.asking(name)),
                 *(leases.asking_last_owner(name), leases.asking_taking(tx, name)),
+                leases.asking_floor(),
                 *deciding.asking(group),
             )
             _, (found, held) = read(tx, asking.number(group))
