@@ -213,6 +213,30 @@ def test_a_reader_that_waits_gets_small_events_with_the_heads_and_large_ones_wit
             assert asked == 2 if size == 10 else 3 <= asked <= 7
 
 
+def test_what_was_read_with_the_heads_is_not_given_after_the_catalog_went_back(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = open_log(on_one_connection(postgres_url))
+    with closing(log.catalog):
+        log.create_stream("s", StreamConfig(subjects=("s.>",), partitions=2))
+        keys = [f"k{number}" for number in range(8)]
+        reader = log.reader("s", Query(start="latest", follow=True))
+        log.append("s", [Event(subject="s.x", value=b"lost", key=key) for key in keys])
+        first = reader.next()
+        assert first is not None
+        rest = sorted({*keys} - {*first.column("key").to_pylist()})
+        assert rest
+        with psycopg.connect(postgres_url, autocommit=True) as admin:
+            admin.execute("DELETE FROM headrace.batches")
+            admin.execute("UPDATE headrace.segments SET head = 0, bytes = 0")
+        log.append("s", [Event(subject="s.x", value=b"kept", key=key) for key in rest])
+        monkeypatch.setattr(log.catalog, "turns", log.catalog.turns + 1)
+        found = reader.next()
+        assert found is not None
+        assert found.column("key").to_pylist() == rest
+        assert {*found.column("value").to_pylist()} == {b"kept"}
+
+
 def test_a_lone_batch_is_one_message_and_what_does_not_fit_goes_the_long_way(
     postgres_url: str, messages: Messages, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -79,6 +79,11 @@ class Pipeline:
 
     def results(self) -> list[PGresult]:
         """The results of one group, once all are there; raises the first error among them."""
+        self._hear()
+        return self._group()
+
+    def _hear(self) -> None:
+        """Read the results that are nobody's business."""
         if self._unheard:
             self._unheard = False
             try:
@@ -86,7 +91,6 @@ class Pipeline:
             except psycopg.Error:
                 self._connection.close()  # it is in a state that nobody knows
                 raise
-        return self._group()
 
     def _group(self) -> list[PGresult]:
         self.heard = found = []
@@ -114,7 +118,10 @@ class Pipeline:
         """Leave the mode, so that the connection can be used again; or close it."""
         while self.syncs and not self._connection.closed:
             with contextlib.suppress(psycopg.Error):
-                self._group()
+                if self._unheard:
+                    self._hear()
+                else:
+                    self._group()
         if not self._connection.closed:
             try:
                 self._pg.exit_pipeline_mode()

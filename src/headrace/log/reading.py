@@ -178,7 +178,8 @@ class Reading(ABC, Generic[B]):
 
     def _look(self) -> None:
         """Read the heads of the segments again, and find new segments."""
-        found = self._catalog.read(self._heads_now)
+        turn = self._catalog.turns
+        found = self._catalog.read(lambda tx: self._heads_now(tx, turn))
         fresh: list[Segment] = []
         if not found or any(number not in self._heads for number, *_ in found):
             # A stream that was deleted is an error here, not something to wait for.
@@ -208,14 +209,14 @@ class Reading(ABC, Generic[B]):
             followers = order.following(self._taken, {s.number: s.predecessors for s in fresh})
         self._join([(segment, 0) for segment in fresh if segment.number in followers])
 
-    def _heads_now(self, tx: Tx) -> list[streams.Head]:
+    def _heads_now(self, tx: Tx, turn: int) -> list[streams.Head]:
         """How far the segments go; from a server far away the first batches come along."""
         if self._catalog.quick or len(self._ready) > READ_AHEAD_MAX:
             return streams.heads(tx, self.stream.id)
         positions = {cursor.segment_id: cursor.position for cursor in self._ready}
         found, loaded = ahead.heads_and_batches(tx, self.stream.id, positions)
         for cursor in self._ready:
-            cursor.load(loaded.get(cursor.segment_id, ()))
+            cursor.load(loaded.get(cursor.segment_id, ()), turn)
         return found
 
     def _go_back(self, heads: dict[int, int]) -> None:

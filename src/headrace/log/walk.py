@@ -61,6 +61,7 @@ class Walk(ABC, Generic[B]):
         self._on_damaged = on_damaged
         self._batches_wanted = 8
         self._loaded: Sequence[Batch] = ()
+        self._loaded_turn = 0
 
     def expect(self, commits: int) -> None:
         """What is wanted are the rows of so many commits: the first load may ask for as many."""
@@ -70,9 +71,13 @@ class Walk(ABC, Generic[B]):
     def segment_id(self) -> int:
         return self._segment_id
 
-    def load(self, found: Sequence[Batch]) -> None:
-        """These are the batches from ``position`` on, as of now: the next load need not ask."""
-        self._loaded = found
+    def load(self, found: Sequence[Batch], turn: int) -> None:
+        """These are the batches from ``position`` on: the next load need not ask.
+
+        They were asked for when the catalog's history was the one of ``turn``: in another, they
+        may never have been.
+        """
+        self._loaded, self._loaded_turn = found, turn
 
     @property
     @abstractmethod
@@ -149,7 +154,8 @@ class Walk(ABC, Generic[B]):
 
     def _batches(self, tx: Tx) -> Iterable[Batch]:
         loaded, self._loaded = self._loaded, ()
-        if loaded and loaded[0].start == self.position:
+        same = self._loaded_turn == self._catalog.turns
+        if same and loaded and loaded[0].start == self.position:
             return loaded
         wanted = self._batches_wanted
         return batches.from_offset(tx, self._segment_id, self.position, wanted, limits.READ_BYTES)
