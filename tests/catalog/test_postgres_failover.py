@@ -93,10 +93,14 @@ async def consumers(hr: headrace.Headrace) -> AsyncIterator[dict[str, Seen]]:
     """One of each kind, all in this program."""
     await hr.create_stream("s", subjects=["s.>"], partitions=2)
     await hr.groups.create_static("s", "static", max_members=2, members=["m"])
+    await hr.groups.create_elastic(
+        "s", "elastic", max_members=2, filter="s.*", wildcards=[1], members=["m"]
+    )
     group = await hr.reader_groups.create("readers", streams=["s"])
-    seen = {name: Seen() for name in ("static", "shared", "private", "readers")}
+    seen = {name: Seen() for name in ("static", "elastic", "shared", "private", "readers")}
     async with (
         hr.join("s", "static", member="m") as member,
+        hr.join("s", "elastic", member="m") as elastic,
         hr.session("w1") as shared,
         hr.session("w2") as private,
         group.reader("r1") as reader,
@@ -105,6 +109,7 @@ async def consumers(hr: headrace.Headrace) -> AsyncIterator[dict[str, Seen]]:
         await private.subscribe("s.>", start="earliest")
         sources: dict[str, Any] = {
             "static": member,
+            "elastic": elastic,
             "shared": shared,
             "private": private,
             "readers": reader,

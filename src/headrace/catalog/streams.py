@@ -168,6 +168,14 @@ def removable(tx: Tx, name: str) -> Stream:
     return stream
 
 
+def asking_all(*, internal: bool = True) -> tuple[Query, Query, Query]:
+    """The queries of :func:`all_streams`, where each is a round trip."""
+    left_out = ("" if internal else "%.%",)
+    where = "WHERE stream_id IN (SELECT id FROM streams WHERE name NOT LIKE ?) "
+    named = "SELECT id, name, config, created_us FROM streams WHERE name NOT LIKE ? ORDER BY name"
+    return (named, left_out), *asking_segments(where, left_out)
+
+
 def all_streams(
     tx: Tx, *, internal: bool = True, memory: Memory | None = None
 ) -> tuple[Stream, ...]:
@@ -175,11 +183,13 @@ def all_streams(
 
     Those that are as they were are the same objects to whoever remembers.
     """
-    rows = tx.rows(
-        "SELECT id, name, config, created_us FROM streams WHERE name NOT LIKE ? ORDER BY name",
-        ("" if internal else "%.%",),
-    )
-    read = (rows, *read_segments(tx, rows))
+    first, *others = asking_all(internal=internal)
+    if tx.lazy:
+        rows = tx.rows(*first)
+        read = (rows, *read_segments(tx, rows))
+    else:  # a server far away is asked for all at once
+        rows, segments, edges = tx.together(first, *others)
+        read = (rows, segments, edges)
     made = (memory or Memory()).each(f"streams, {internal=}", read, _sound_streams)
     return tuple(made.values())
 

@@ -92,6 +92,11 @@ def asking(group: str) -> tuple[Query, ...]:
     return stored.asking(group, LOOKED_BACK)
 
 
+def count(tx: Tx, group: str) -> int:
+    """The number of the last decision about a group."""
+    return stored.count(tx, group)
+
+
 def read(tx: Tx, group: str, limit: int = LIMIT, before: int | None = None) -> list[Decision]:
     """The last decisions about a group, or the last before a number; oldest first."""
     check_limit(limit)

@@ -26,7 +26,9 @@ def asking(group: str) -> tuple[Query, ...]:
 
 def configured(tx: Tx, group: str, reason: str) -> None:
     """The group was made, or is led otherwise from now on."""
-    decisions.record(tx, record_key(group), [Decision(what=What.CONFIGURED, reason=reason)])
+    key = record_key(group)
+    fresh = [Decision(what=What.CONFIGURED, reason=reason)]
+    decisions.record(tx, key, fresh, after=decisions.count(tx, key))
 
 
 def elected(tx: Tx, group: str, leader: str, token: int, before: leases.Ended | None) -> None:

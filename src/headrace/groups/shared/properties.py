@@ -168,6 +168,8 @@ def declare(
     exist_ok: bool,
 ) -> GroupProperties:
     """Make a group; one that exists stays as it is, and must be the same unless `exist_ok`."""
+    of_key = asking(properties.key), *deciding.asking(properties.key)
+    tx.foresee(*of_key, *starts.asking())
     found = get(tx, properties.key)
     if found is None:
         made = msgspec.structs.replace(properties, created_us=tx.now_us())

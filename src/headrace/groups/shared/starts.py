@@ -14,6 +14,7 @@ from typing import TypeAlias
 
 from headrace.catalog import Tx, progress, streams
 from headrace.catalog.streams import Segment, Stream
+from headrace.catalog.transaction import Query as Asked
 from headrace.errors import InvalidPositionError, StartBeforeHistoryError
 from headrace.groups.progress import Progress
 from headrace.groups.progress.store import join
@@ -48,6 +49,11 @@ def describe(start: Start) -> str:
         moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=to_us(start))
         return moment.isoformat()
     return start
+
+
+def asking() -> tuple[Asked, ...]:
+    """The queries of :func:`matching`."""
+    return streams.asking_all(internal=False)
 
 
 def matching(tx: Tx, filter: str) -> list[Stream]:

@@ -46,8 +46,8 @@ def locks() -> tuple[str, ...]:
 
 def register(tx: Tx, address: Address) -> str:
     """Store where a peer listens; returns the catalog's secret."""
-    now_us = tx.now_us()
     tx.foresee(*entries.asking_changes(BUCKET, 0), schema.asking_setting(SETTING))
+    now_us = tx.now_us()
     for entry in entries.changes(tx, BUCKET, 0).entries:
         if entry.value is not None:
             found = _addresses.decode_or(entry.key, entry.value, None)

@@ -367,10 +367,13 @@ class Session:
 
 
 async def _beat(host: Host, changed: asyncio.Event, session: weakref.ref[Session]) -> None:
-    while (own := session()) is not None and await own.renew():
-        del own
+    alive = True  # it was opened just now
+    while alive:
         await host.wait(changed, host.beat_s(sessions.HEARTBEAT_MS))
         changed.clear()
+        own = session()
+        alive = own is not None and await own.renew()
+        del own
 
 
 async def _touch(session: weakref.ref[Session]) -> None:

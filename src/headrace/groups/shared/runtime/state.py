@@ -63,9 +63,9 @@ def decode_handed(group: str, data: bytes | None) -> list[Handed]:
 
 
 def asking(group: str) -> list[Query]:
-    """The queries of :func:`load`, but for those about streams."""
+    """The queries of :func:`load`."""
     units = (claims.asking_group(group), claims.asking_floor(group), *progress.asking(group))
-    return [*units, *ended_units.asking_finished(group)]
+    return [*units, *ended_units.asking_finished(group), *starts.asking()]
 
 
 def load(tx: Tx, group: str, filter: str) -> StoredGroup:
