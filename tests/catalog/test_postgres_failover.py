@@ -25,6 +25,8 @@ from headrace.errors import (
     Fenced,
     HeadraceError,
 )
+from headrace.groups.partitioned.names import GroupName
+from tests.groups.partitioned.runtime import feeder
 from tests.postgres_server import PostgresMachine, postgres_machine
 from tests.support import until
 
@@ -82,6 +84,14 @@ async def publish(hr: headrace.Headrace, numbers: range) -> None:
                 await asyncio.sleep(0.1)
 
 
+async def feed(hr: headrace.Headrace) -> None:
+    """Fill the work queue of the elastic group, whatever happens to the server."""
+    while True:
+        with contextlib.suppress(HeadraceError):
+            await hr.in_thread(feeder.fill, hr.log, GroupName("s", "elastic"))
+        await asyncio.sleep(0.05)
+
+
 def gone_back(primary: PostgresMachine, standby: PostgresMachine) -> None:
     primary.kill()
     standby.start()
@@ -117,6 +127,7 @@ async def consumers(hr: headrace.Headrace) -> AsyncIterator[dict[str, Seen]]:
         tasks = [
             asyncio.create_task(seen[name].take(aiter(source))) for name, source in sources.items()
         ]
+        tasks.append(asyncio.create_task(feed(hr)))
         try:
             yield seen
             for task in tasks:
