@@ -145,6 +145,8 @@ class PostgresMachine:
         while time.monotonic() < deadline and _has_children(str(self.data), self.port):
             time.sleep(0.02)
         (self.data / "postmaster.pid").unlink(missing_ok=True)
+        # Until somebody has waited for it, its number seems to be in use.
+        (self.folder / f".s.PGSQL.{self.port}.lock").unlink(missing_ok=True)
 
     def standby(self) -> PostgresMachine:
         """A standby that follows this server."""
