@@ -344,6 +344,18 @@ def _interrupted(_: postgres_pipeline.Pipeline) -> None:
     raise KeyboardInterrupt
 
 
+def test_all_streams_are_one_message(postgres_url: str, messages: Messages) -> None:
+    log = open_log(on_one_connection(postgres_url))
+    with closing(log.catalog):
+        for number in range(20):
+            log.create_stream(f"s{number}", StreamConfig(subjects=(f"s{number}.>",), partitions=2))
+        messages.take()
+        found = log.streams()
+        assert messages.take() == 1
+        assert len(found) == 20
+        assert {len(stream.segments) for stream in found} == {2}
+
+
 def test_joining_and_opening_a_session_ask_few_times(postgres_url: str, messages: Messages) -> None:
     async def run() -> tuple[int, int, int]:
         async with headrace.open(postgres_url, housekeeping=False) as hr:
