@@ -121,21 +121,29 @@ def create(
                 f"filter {filter!r} matches nothing that these streams capture: "
                 f"{', '.join(subjects)}"
             )
-    begin = places.cut_at(log, read, start)
-    stop = None if end is None else places.cut_at(log, read, end)
     wanted = ReaderGroupRecord(
         id=0,
         streams=places.ids_of(read),
         start=places.described(start),
-        begin=offsets_of(begin),
         filter=filter,
         end="" if end is None else places.described(end),
     )
 
-    def run(tx: Tx) -> ReaderGroupRecord:
+    def made(tx: Tx) -> ReaderGroupRecord | None:
         row = reader_groups.get(tx, group)
-        if row is not None and row.config is not None:
-            return _same(tx, row, wanted, config)
+        return None if row is None or row.config is None else _same(tx, row, wanted, config)
+
+    # One that is there stays, though its start may be no place by now.
+    if (there := log.catalog.read(made, snapshot=True)) is not None:
+        return there
+    begin = places.cut_at(log, read, start)
+    stop = None if end is None else places.cut_at(log, read, end)
+    wanted = msgspec.structs.replace(wanted, begin=offsets_of(begin))
+
+    def run(tx: Tx) -> ReaderGroupRecord:
+        if (there := made(tx)) is not None:
+            return there
+        row = reader_groups.get(tx, group)
         revision = 1 + max(0 if row is None else row.revision, claims.top(tx, name.key))
         record = msgspec.structs.replace(wanted, id=revision, created_us=tx.now_us())
         _begin(GroupMoment(tx, name, record), begin, stop, config)
