@@ -18,6 +18,7 @@ from headrace.catalog.records import left_out
 from headrace.catalog.streams import Stream
 from headrace.errors import (
     InvalidInputError,
+    InvalidPositionError,
     ReaderGroupExistsError,
     ReadersOnlineError,
     UnreadableRecordError,
@@ -158,6 +159,7 @@ def _begin(moment: GroupMoment, begin: Cut, stop: Cut | None, config: GroupConfi
     found = moment.map()
     state = cuts.begin_at(begin, found.graph, config, end_cut=stop)
     state.revision = record.id
+    check_streams(name.group, (stream.name for stream in record.streams), begin)
     check_kept(name.group, begin, found)
     check_heads(begin, found, "start")
     check_heads(stop or {}, found, "end")
@@ -169,6 +171,17 @@ def _begin(moment: GroupMoment, begin: Cut, stop: Cut | None, config: GroupConfi
     listed = ", ".join(stream.name for stream in record.streams)
     reason = f"a reader group on {listed}, from {record.start}"
     decisions.record(tx, str(name), [Decision(what=What.CONFIGURED, reason=reason)])
+
+
+def check_streams(group: str, read: Iterable[str], cut: Cut) -> None:
+    """Refuse a cut that leaves out a stream: all of it would be passed over."""
+    named = {segment.stream for segment in cut}
+    for stream in read:
+        if stream not in named:
+            raise InvalidPositionError(
+                f"reader group {group!r}: the place says nothing of stream {stream!r}; give it one "
+                "as well"
+            )
 
 
 def check_heads(cut: Cut, found: Map, what: str) -> None:
