@@ -115,13 +115,7 @@ def create(
     name = ReaderGroupName(group)
     read = require_streams(log, given)
     if filter is not None:
-        check_filter(filter)
-        subjects = [subject for stream in read for subject in stream.config.subjects]
-        if not any(overlaps(filter, subject) for subject in subjects):
-            raise InvalidInputError(
-                f"filter {filter!r} matches nothing that these streams capture: "
-                f"{', '.join(subjects)}"
-            )
+        _check_filter(filter, read)
     wanted = ReaderGroupRecord(
         id=0,
         streams=places.ids_of(read),
@@ -152,6 +146,15 @@ def create(
 
     locks = [reader_groups.lock(group), streams.LOCK_ALL, *decisions.locks(str(name))]
     return log.catalog.write(run, locks=locks)
+
+
+def _check_filter(filter: str, read: Iterable[Stream]) -> None:
+    check_filter(filter)
+    subjects = [subject for stream in read for subject in stream.config.subjects]
+    if not any(overlaps(filter, subject) for subject in subjects):
+        raise InvalidInputError(
+            f"filter {filter!r} matches nothing that these streams capture: {', '.join(subjects)}"
+        )
 
 
 def _begin(moment: GroupMoment, begin: Cut, stop: Cut | None, config: GroupConfig) -> None:
