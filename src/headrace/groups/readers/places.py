@@ -19,7 +19,7 @@ from headrace.groups.shared import starts
 from headrace.log import order
 from headrace.log.log import Log
 from headrace.log.query import Query
-from headrace.log.times import to_us
+from headrace.log.times import now_us, to_us
 
 GroupPlace: TypeAlias = str | datetime | StreamCut | GroupCheckpoint | Mapping[str, object]
 
@@ -89,10 +89,14 @@ def _in_stream(log: Log, stream: Stream, place: str | datetime) -> dict[SegmentI
 
 
 def _check_come(log: Log, stream: Stream, time: datetime, found: Mapping[int, int]) -> None:
-    """Refuse a time that is still to come, unless there are events of then."""
-    if to_us(time) > log.catalog.read(lambda tx: tx.now_us()) and all(
-        found.get(segment.number, segment.head) >= segment.head for segment in stream.segments
-    ):
+    """Refuse a time that is still to come, unless there are events of then.
+
+    Events bear the time of this clock, which may be ahead of the catalog's.
+    """
+    at_us = to_us(time)
+    if at_us <= now_us() or at_us <= log.catalog.read(lambda tx: tx.now_us()):
+        return
+    if all(found.get(each.number, each.head) >= each.head for each in stream.segments):
         raise InvalidPositionError(
             f"{starts.describe(time)} lies in the future, and there is no event of then in stream "
             f"{stream.name!r}; to skip all there is, give 'latest'"

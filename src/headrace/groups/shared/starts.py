@@ -90,10 +90,11 @@ def check_made(log: Log, stream: Stream, start: datetime) -> None:
 
     Events bear the time that their publisher gives them, so there may be older ones.
     """
-    if to_us(start) >= stream.created_us:
-        return
-    first = [_known_since_us(log, stream, each) for each in stream.segments if each.events]
-    begins_us = min([stream.created_us, *first])
+    begins_us = stream.created_us
+    for segment in stream.segments:
+        if to_us(start) >= begins_us:
+            return
+        begins_us = min(begins_us, _known_since_us(log, stream, segment))
     if to_us(start) < begins_us:
         raise _before_history(stream, start, begins_us)
 
