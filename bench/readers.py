@@ -24,6 +24,7 @@ from headrace.groups.readers.group import ReaderGroup
 from headrace.groups.readers.names import ReaderGroupName
 from headrace.groups.readers.runtime.hub import hub_of
 from headrace.groups.readers.runtime.reading import SegmentReader
+from headrace.groups.readers.runtime.transaction import GroupCommit
 from headrace.log.events import Event
 
 ROUNDS = 3
@@ -32,8 +33,9 @@ READERS = 9
 SPLITTERS = 8
 MANY, SEGMENTS_EACH = 100, 10
 IDLE_READERS, IDLE_S = 500, 15.0
-UPDATES_FEW, UPDATES_MANY = 10_000, 40_000
-"""A million takes most of an hour; what grows shows in the first ten thousands, too."""
+UPDATES_FEW, UPDATES_MANY = 10_000, 100_000
+"""A million takes some minutes; what grows shows in the first hundred thousand, too."""
+UPDATES_TOGETHER = 20
 
 LEASE_MS = 2000
 
@@ -155,6 +157,11 @@ async def _at_work(
         await _close(readers)
 
 
+async def _publish(hr: headrace.Headrace) -> None:
+    for number in count():
+        await hr.publish(f"wide.{number}", b"x", key=str(number))
+
+
 async def _splitting(folder: Path) -> float:
     """Seconds until the successors of all segments are owned, when all were split."""
     async with headrace.open(folder) as hr:
@@ -170,13 +177,8 @@ async def _checkpoint_of_many(folder: Path) -> float:
     """Seconds for a checkpoint of a hundred readers with ten segments each, all at work."""
     async with headrace.open(folder) as hr:
         group, readers = await _opened(hr, MANY * SEGMENTS_EACH, MANY)
-
-        async def publish() -> None:
-            for number in count():
-                await hr.publish(f"wide.{number}", b"x", key=str(number))
-
         times = []
-        async with _at_work(readers, publish()):
+        async with _at_work(readers, _publish(hr)):
             for number in range(ROUNDS):
                 began = time.perf_counter()
                 await group.checkpoint(f"c{number}", timeout_s=60)
@@ -196,20 +198,29 @@ async def _idle(folder: Path, readers: int) -> float:
         return 100 * used
 
 
-async def _growth(folder: Path) -> float:
-    """The size of a catalog after many updates of a group, by that after some."""
+def _updates(commit: GroupCommit) -> None:
+    for _ in range(UPDATES_TOGETHER // 2):
+        commit.put(AddReader("r"))
+        commit.put(RemoveReader("r"))
+
+
+async def _growth(folder: Path, many: int = UPDATES_MANY) -> float:
+    """The size of a closed catalog after many updates of a group, by that after some.
+
+    Each update is one that leaves a decision as well.
+    """
     async with headrace.open(folder) as hr:
         await hr.create_stream("s", ["s.>"], segments=4)
-        group = await hr.reader_groups.create("g", streams=["s"])
-        name, hub = ReaderGroupName("g"), hub_of(hr.host)
-        sizes = []
-        for updates in (UPDATES_FEW, UPDATES_MANY):
+        await hr.reader_groups.create("g", streams=["s"])
+    sizes = []
+    for updates in (UPDATES_FEW, many):
+        async with headrace.open(folder) as hr:
+            group, hub = await hr.reader_groups.get("g"), hub_of(hr.host)
             while (await group.info()).revision < updates:
-                for _ in range(500):
-                    await hub.update(name, AddReader("r"))
-                    await hub.update(name, RemoveReader("r"))
-            sizes.append(_size(folder))
-        return sizes[1] / sizes[0]
+                for _ in range(500 // UPDATES_TOGETHER):
+                    await hub.transact(ReaderGroupName("g"), _updates)
+        sizes.append(_size(folder))
+    return sizes[1] / sizes[0]
 
 
 def _size(folder: Path) -> int:
@@ -218,28 +229,61 @@ def _size(folder: Path) -> int:
 
 async def _joining(folder: Path) -> tuple[float, float, float]:
     """Seconds until a tenth reader has its share, moves by the least, and until one that left
-    is replaced."""
+    is replaced; the others are at work."""
     async with headrace.open(folder) as hr:
-        await hr.create_stream("wide", subjects=["wide.>"], segments=SEGMENTS)
-        group = await hr.reader_groups.create("wide", streams=["wide"])
-        readers = [group.reader(f"r{n}") for n in range(READERS)]
-        for reader in readers:
-            await reader.open()
-        await _balanced(readers, SEGMENTS)
+        group, readers = await _opened(hr, SEGMENTS, READERS)
         moved: list[str] = []
         tenth = group.reader("tenth", on_assigned=moved.extend)
+        async with _at_work(readers, _publish(hr)):
+            began = time.perf_counter()
+            await tenth.open()
+            await _balanced([*readers, tenth], SEGMENTS)
+            joined_s = time.perf_counter() - began
+            moves = len(moved) / (SEGMENTS // (READERS + 1))
+            began = time.perf_counter()
+            await tenth.close()
+            await _owned(readers, SEGMENTS)
+            return joined_s, moves, time.perf_counter() - began
+
+
+class _First:
+    """Readers at work, and the moment at which one of them is given an event of some segments."""
+
+    def __init__(self) -> None:
+        self.awaited: set[str] = set()
+        self.came = asyncio.Event()
+        self.at_s = 0.0
+
+    async def work(self, reader: SegmentReader) -> None:
+        async for delivery in reader:
+            if f"{delivery.stream}/{delivery.segment}" in self.awaited and not self.came.is_set():
+                self.at_s = time.perf_counter()
+                self.came.set()
+            delivery.ack_soon()
+
+
+async def _to_all_segments(hr: headrace.Headrace) -> None:
+    await hr.append("wide", [Event(subject=f"wide.{n}", value=b"x") for n in range(5000)])
+
+
+async def _left(folder: Path) -> float:
+    """Seconds from the moment at which one of ten readers at work has left until an event of one of
+    its segments is delivered."""
+    async with headrace.open(folder) as hr:
+        _, readers = await _opened(hr, SEGMENTS, READERS + 1)
+        *staying, leaving = readers
+        first = _First()
+        working = [asyncio.ensure_future(first.work(reader)) for reader in staying]
+        first.awaited = set(leaving.status.segments)
+        await _to_all_segments(hr)
+        await leaving.close()
         began = time.perf_counter()
-        await tenth.open()
-        await _balanced([*readers, tenth], SEGMENTS)
-        joined_s = time.perf_counter() - began
-        moves = len(moved) / (SEGMENTS // (READERS + 1))
-        began = time.perf_counter()
-        await tenth.close()
-        await _owned(readers, SEGMENTS)
-        left_s = time.perf_counter() - began
-        for reader in readers:
-            await reader.close()
-        return joined_s, moves, left_s
+        await first.came.wait()
+        for task in working:
+            task.cancel()
+        await asyncio.gather(*working, return_exceptions=True)
+        await _close(staying)
+        return first.at_s - began
 
 
 async def _killed(folder: Path) -> tuple[float, float]:
@@ -259,30 +303,21 @@ async def _killed(folder: Path) -> tuple[float, float]:
         except BaseException:
             victim.kill()
             raise
-        theirs = set(owned["victim"])
-        first_s: list[float] = []
-        came = asyncio.Event()
-
-        async def work(reader: SegmentReader) -> None:
-            async for delivery in reader:
-                if f"{delivery.stream}/{delivery.segment}" in theirs and not first_s:
-                    first_s.append(time.perf_counter())
-                    came.set()
-                delivery.ack_soon()
-
+        first = _First()
+        first.awaited = set(owned["victim"])
         victim.kill()
         await victim.wait()
         began = time.perf_counter()
-        await hr.append("wide", [Event(subject=f"wide.{n}", value=b"x") for n in range(5000)])
-        working = [asyncio.ensure_future(work(reader)) for reader in readers]
+        await _to_all_segments(hr)
+        working = [asyncio.ensure_future(first.work(reader)) for reader in readers]
         await _owned(readers, SEGMENTS)
         owned_s = time.perf_counter() - began
-        await came.wait()
+        await first.came.wait()
         for task in working:
             task.cancel()
         await asyncio.gather(*working, return_exceptions=True)
         await _close(readers)
-        return owned_s - LEASE_MS / 1000, first_s[0] - began - LEASE_MS / 1000
+        return owned_s - LEASE_MS / 1000, first.at_s - began - LEASE_MS / 1000
 
 
 def run() -> list[Result]:
@@ -306,6 +341,7 @@ def run() -> list[Result]:
             lambda: asyncio.run(_read_all_events(folder, checkpoints=True)),
             ROUNDS,
         )
+        left_first_s = asyncio.run(_left(Path(scratch) / "left"))
         killed_s, killed_first_s = asyncio.run(_killed(Path(scratch) / "killed"))
         split_s = asyncio.run(_splitting(Path(scratch) / "split"))
         checkpoint_s = asyncio.run(_checkpoint_of_many(Path(scratch) / "many"))
@@ -318,6 +354,7 @@ def run() -> list[Result]:
         at_most(f"{SEGMENTS} segments, a tenth reader joins", joined_s, 1.5, "s"),
         at_most("moves by the least that is needed", moves, 1.1, "x"),
         at_most("a reader leaves: all owned again", left_s, 0.5, "s"),
+        at_most("a reader leaves: first event", left_first_s, 0.1, "s"),
         at_most("a reader is killed: all owned again", killed_s, 0.5, "s beyond its lease"),
         at_most("a reader is killed: first event", killed_first_s, 0.2, "s beyond its lease"),
         at_least("events with a checkpoint every second / without", checked, 0.9, "x"),

@@ -17,7 +17,7 @@ KEPT = 2_000
 """How many decisions of each group are kept, however old they are."""
 KEPT_US = 7 * 24 * 3600 * 1_000_000
 """Decisions that are younger are kept, up to ``KEPT_MAX`` for each group."""
-KEPT_MAX = 20_000
+KEPT_MAX = 10_000
 PRUNE_EVERY = 250
 PRUNED_AT_ONCE = 500
 """More than are added between two prunings, so that the list never grows for long."""

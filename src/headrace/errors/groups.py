@@ -266,12 +266,15 @@ class AckUnsettledError(HeadraceError):
 
 
 class StartBeforeHistoryError(InvalidInputError):
-    """Events after the wanted start are no longer kept; ``history_start`` is what still is."""
+    """A time before the history of a stream, which begins at ``history_start``.
+
+    Events of then are no longer kept, or the stream was made later.
+    """
 
     def __init__(self, stream: str, wanted: str, history_start: str) -> None:
         super().__init__(
-            f"start {wanted} lies before the history of stream {stream!r}, which begins at "
-            f"{history_start}; start there or later, or at 'earliest'"
+            f"{wanted} lies before the history of stream {stream!r}, which begins at "
+            f"{history_start}; give that time or a later one, or 'earliest'"
         )
         self.stream = stream
         self.history_start = history_start

@@ -95,15 +95,27 @@ class Participant(Generic[R]):
         return Deliveries(self.consumer, self)
 
     def batches(self) -> AsyncIterator[Batch]:
-        """Events as Arrow record batches, answered as a whole."""
+        """Events as Arrow record batches, answered as a whole::
+
+        async for batch in reader.batches():
+            print(batch.data.num_rows)
+            await batch.ack()
+        """
         return Kept(self, self.consumer.batches())
 
     async def consume(self, handler: Handler, *, concurrency: int = 1) -> None:
-        """Call ``handler(delivery)`` for every event; see :meth:`Consumer.consume`."""
+        """Call ``handler(delivery)`` for every event; see :meth:`Consumer.consume`::
+
+        await reader.consume(handler, concurrency=8)
+        """
         await self.consumer.consume(handler, concurrency=concurrency)
 
     async def flush(self) -> None:
-        """Wait until every answer so far is stored; raises what went wrong with one."""
+        """Wait until every answer so far is stored; raises what went wrong with one::
+
+        delivery.ack_soon()
+        await reader.flush()
+        """
         await self.consumer.flush()
 
 

@@ -18,6 +18,7 @@ from headrace.catalog.records import left_out
 from headrace.catalog.streams import Stream
 from headrace.errors import (
     InvalidInputError,
+    InvalidPositionError,
     ReaderGroupExistsError,
     ReadersOnlineError,
     UnreadableRecordError,
@@ -114,28 +115,30 @@ def create(
     name = ReaderGroupName(group)
     read = require_streams(log, given)
     if filter is not None:
-        check_filter(filter)
-        subjects = [subject for stream in read for subject in stream.config.subjects]
-        if not any(overlaps(filter, subject) for subject in subjects):
-            raise InvalidInputError(
-                f"filter {filter!r} matches nothing that these streams capture: "
-                f"{', '.join(subjects)}"
-            )
-    begin = places.cut_at(log, read, start)
-    stop = None if end is None else places.cut_at(log, read, end)
+        _check_filter(filter, read)
     wanted = ReaderGroupRecord(
         id=0,
         streams=places.ids_of(read),
         start=places.described(start),
-        begin=offsets_of(begin),
         filter=filter,
         end="" if end is None else places.described(end),
     )
 
-    def run(tx: Tx) -> ReaderGroupRecord:
+    def made(tx: Tx) -> ReaderGroupRecord | None:
         row = reader_groups.get(tx, group)
-        if row is not None and row.config is not None:
-            return _same(tx, row, wanted, config)
+        return None if row is None or row.config is None else _same(tx, row, wanted, config)
+
+    # One that is there stays, though its start may be no place by now.
+    if (there := log.catalog.read(made, snapshot=True)) is not None:
+        return there
+    begin = places.cut_at(log, read, start)
+    stop = None if end is None else places.cut_at(log, read, end)
+    wanted = msgspec.structs.replace(wanted, begin=offsets_of(begin))
+
+    def run(tx: Tx) -> ReaderGroupRecord:
+        if (there := made(tx)) is not None:
+            return there
+        row = reader_groups.get(tx, group)
         revision = 1 + max(0 if row is None else row.revision, claims.top(tx, name.key))
         record = msgspec.structs.replace(wanted, id=revision, created_us=tx.now_us())
         _begin(GroupMoment(tx, name, record), begin, stop, config)
@@ -145,11 +148,21 @@ def create(
     return log.catalog.write(run, locks=locks)
 
 
+def _check_filter(filter: str, read: Iterable[Stream]) -> None:
+    check_filter(filter)
+    subjects = [subject for stream in read for subject in stream.config.subjects]
+    if not any(overlaps(filter, subject) for subject in subjects):
+        raise InvalidInputError(
+            f"filter {filter!r} matches nothing that these streams capture: {', '.join(subjects)}"
+        )
+
+
 def _begin(moment: GroupMoment, begin: Cut, stop: Cut | None, config: GroupConfig) -> None:
     tx, name, record = moment.tx, moment.name, moment.record
     found = moment.map()
     state = cuts.begin_at(begin, found.graph, config, end_cut=stop)
     state.revision = record.id
+    check_streams(name.group, (stream.name for stream in record.streams), begin)
     check_kept(name.group, begin, found)
     check_heads(begin, found, "start")
     check_heads(stop or {}, found, "end")
@@ -161,6 +174,17 @@ def _begin(moment: GroupMoment, begin: Cut, stop: Cut | None, config: GroupConfi
     listed = ", ".join(stream.name for stream in record.streams)
     reason = f"a reader group on {listed}, from {record.start}"
     decisions.record(tx, str(name), [Decision(what=What.CONFIGURED, reason=reason)])
+
+
+def check_streams(group: str, read: Iterable[str], cut: Cut) -> None:
+    """Refuse a cut that leaves out a stream: all of it would be passed over."""
+    named = {segment.stream for segment in cut}
+    for stream in read:
+        if stream not in named:
+            raise InvalidPositionError(
+                f"reader group {group!r}: the place says nothing of stream {stream!r}; give it one "
+                "as well"
+            )
 
 
 def check_heads(cut: Cut, found: Map, what: str) -> None:

@@ -102,7 +102,11 @@ class ReaderGroup:
         """Take a checkpoint: a place at which all readers stood, with nothing in flight.
 
         A name that exists is waited for, or found.  Raises after ``timeout_s``, with the readers
-        that block it and why; it may complete later.
+        that block it and why; it may complete later::
+
+            checkpoint = await group.checkpoint("nightly", timeout_s=30)
+            kept = str(checkpoint)  # anywhere, for as long as you like
+            await group.reset(headrace.Checkpoint.parse(kept))
         """
         taken = await waiting.take(
             self._host, self.name, name, CheckpointKind.NORMAL, _seconds("timeout_s", timeout_s)
@@ -110,16 +114,27 @@ class ReaderGroup:
         return await self._do(operations.checkpoint_value, self._full, await self._read(), taken)
 
     async def checkpoints(self) -> tuple[CheckpointInfo, ...]:
-        """The checkpoints that are known by name, oldest first."""
+        """The checkpoints that are known by name, oldest first::
+
+        for each in await group.checkpoints():
+            print(each.name, each.status, each.blockers)
+        """
         return (await self.info()).checkpoints
 
     async def cancel_checkpoint(self, name: str | None = None) -> None:
-        """Give up a checkpoint that waits for readers, or all that do."""
+        """Give up a checkpoint that waits for readers, or all that do::
+
+        await group.cancel_checkpoint("nightly")
+        """
         names = () if name is None else (name,)
         await self._hub.update(self._full, CancelCheckpoints(names))
 
     async def cut(self, *, timeout_s: float = 30.0) -> StreamCut:
-        """Where all readers are now; it moves nothing and waits for nobody's events."""
+        """Where all readers are now; it moves nothing and waits for nobody's events::
+
+        cut = await group.cut()
+        print(cut.positions, str(cut))
+        """
         name = f"cut {self._host.clock.local_name()}"
         taken = await waiting.take(
             self._host, self.name, name, CheckpointKind.SILENT, _seconds("timeout_s", timeout_s)
@@ -131,7 +146,9 @@ class ReaderGroup:
 
         Without a place: at the last checkpoint, else where the group began.  Whatever readers hold
         raises ``Fenced``, and they go on from there.  Exactly what was acked at the checkpoint is
-        acked again.  Returns the revision that it made; tokens from then on are higher.
+        acked again.  Returns the revision that it made; tokens from then on are higher::
+
+            await group.reset("earliest")
         """
         made = await self._reset(to)
         return made.outcome.revision
@@ -153,7 +170,10 @@ class ReaderGroup:
         )
 
     async def plan_reset(self, to: GroupPlace | None = None) -> dict[str, int]:
-        """Where a reset would put the group, ``{"orders/3": offset}``; changes nothing."""
+        """Where a reset would put the group, ``{"orders/3": offset}``; changes nothing::
+
+        print(await group.plan_reset("latest"))
+        """
         return await self._do(operations.plan_reset, self._full, to)
 
     # -- readers --------------------------------------------------------------------------
@@ -168,7 +188,9 @@ class ReaderGroup:
         """Put a reader offline; others read on where it has acked to.  Whether it was online.
 
         With ``positions`` (``{"orders/3": offset}``) they go on there; only with ``rewind`` may
-        that take acks back.
+        that take acks back::
+
+            await group.offline("r1")
         """
         return await self._hub.transact(
             self._full,
@@ -185,7 +207,10 @@ class ReaderGroup:
         checkpoints_kept: int | None = None,
         checkpoints_outstanding: int | None = None,
     ) -> None:
-        """Change what the group keeps, and how; what is not given stays as it is."""
+        """Change what the group keeps, and how; what is not given stays as it is::
+
+        await group.configure(retain="checkpoint", checkpoint_every_s=60)
+        """
         now = await self.info()
 
         def wanted(given: T | None, there: T) -> T:
@@ -200,7 +225,10 @@ class ReaderGroup:
         await self._hub.update(self._full, Configure(config))
 
     async def add_streams(self, streams: Iterable[str], *, start: GroupPlace = "earliest") -> None:
-        """Read more streams; nobody is interrupted."""
+        """Read more streams; nobody is interrupted::
+
+        await group.add_streams(["returns"], start="latest")
+        """
         added, cut = await self._do(operations.streams_at, admin.stream_names(streams), start)
         await self._hub.transact(
             self._full,
@@ -209,31 +237,54 @@ class ReaderGroup:
         )
 
     async def drop_streams(self, streams: Iterable[str]) -> None:
-        """Read streams no longer; what the group knew of them is forgotten."""
+        """Read streams no longer; what the group knew of them is forgotten::
+
+        await group.drop_streams(["returns"])
+        """
         names = admin.stream_names(streams)
         await self._hub.transact(self._full, lambda commit: of_group.drop(commit, names))
 
     async def release(self, cut: StreamCut | GroupCheckpoint | Mapping[str, int]) -> None:
-        """With retain="manual": let go of everything before a cut."""
+        """With retain="manual": let go of everything before a cut::
+
+        await group.configure(retain="manual")
+        await group.release(await group.cut())
+        """
         wanted = await self._do(operations.cut_of_place, await self._read(), cut)
         await self._hub.transact(self._full, lambda commit: operations.release(commit, wanted))
 
     # -- looking --------------------------------------------------------------------------
 
     async def info(self) -> ReaderGroupInfo:
-        """Who reads what, what waits for whom, and the checkpoints."""
+        """Who reads what, what waits for whom, and the checkpoints::
+
+        info = await group.info()
+        print(info.unassigned, [(each.reader, each.segments) for each in info.readers])
+        """
         return await self._look(info_.read_info)
 
     async def lag(self) -> ReaderGroupLag:
-        """How far the group is behind: in all, by reader and by segment."""
+        """How far the group is behind: in all, by reader and by segment::
+
+        lag = await group.lag()
+        print(lag.events, lag.bytes, lag.seconds)
+        """
         return await self._look(info_.read_lag)
 
     async def explain(self) -> ReaderExplanation:
-        """What the group is doing and why, with its last decisions."""
+        """What the group is doing and why, with its last decisions::
+
+        why = await group.explain()
+        print(*why.lines, sep="\\n")
+        """
         return await self._look(info_.explain)
 
     async def watch(self) -> AsyncIterator[Decision]:
-        """What is decided from now on: who joins and leaves, what moves, checkpoints, resets."""
+        """What is decided from now on: who joins and leaves, what moves, checkpoints, resets::
+
+        async for decision in group.watch():
+            print(decision)
+        """
         async for decision in following.follow(self._host, str(self._full)):
             yield decision
 
@@ -296,7 +347,10 @@ class ReaderGroups:
         ``start`` is "earliest", "latest", a time, a cut, or one of these for each stream; at
         ``end``, a cut, the group ends.  ``filter`` is for the subjects of its events.  ``retain``
         is what the streams' retention keeps for it: "positions", "checkpoint" (from the last one
-        on), "manual" (until ``release``) or "nothing".
+        on), "manual" (until ``release``) or "nothing"::
+
+            streams = ["orders", "clicks"]
+            group = await hr.reader_groups.create("report", streams, start={"clicks": "latest"})
         """
         config = admin.group_config(
             retain=retain,
@@ -316,17 +370,26 @@ class ReaderGroups:
         return ReaderGroup(self._host, name, record, self._client)
 
     async def get(self, name: str) -> ReaderGroup:
-        """A group that there is."""
+        """A group that there is::
+
+        group = await hr.reader_groups.get("report")
+        """
         return ReaderGroup(self._host, name, await self._do(admin.get, name), self._client)
 
     async def list(self) -> tuple[ReaderGroup, ...]:
-        """All groups by name."""
+        """All groups by name::
+
+        for group in await hr.reader_groups.list():
+            print(group.name, group.streams)
+        """
         found = await self._do(admin.list_groups)
         return tuple(ReaderGroup(self._host, name, each, self._client) for name, each in found)
 
     async def delete(self, name: str, *, force: bool = True) -> None:
         """Delete a group with its progress, checkpoints and dead letters.
 
-        Its readers are told; without ``force`` one with readers online is left as it is.
+        Its readers are told; without ``force`` one with readers online is left as it is::
+
+            await hr.reader_groups.delete("report")
         """
         await self._do(admin.delete, name, force=force)

@@ -9,11 +9,11 @@ import msgspec
 from headrace.catalog import Tx, extents, reader_groups, streams
 from headrace.catalog import progress as stored
 from headrace.catalog.extents import Extent
-from headrace.errors import InvalidInputError, InvalidPositionError, NotRetainedByHandError
+from headrace.errors import InvalidInputError, NotRetainedByHandError
 from headrace.groups.progress import Progress
 from headrace.groups.progress.store import SeekPlace, decode, join, seek
 from headrace.groups.readers import admin, places
-from headrace.groups.readers.admin import check_heads
+from headrace.groups.readers.admin import check_heads, check_streams
 from headrace.groups.readers.core import cuts
 from headrace.groups.readers.core.checkpoints import Checkpoint
 from headrace.groups.readers.core.segments import END, Cut, SegmentId, Successor, positions
@@ -129,14 +129,10 @@ def reset_to_cut(commit: GroupCommit, cut: Cut, exact: Exact | None = None) -> C
 
 
 def _check_streams(commit: GroupCommit, cut: Cut) -> None:
-    """Refuse a cut that leaves out a stream that is there: all of it would be passed over."""
-    named = {segment.stream for segment in cut}
-    for stream in commit.record.streams:
-        if stream.name not in named and streams.id_of(commit.tx, stream.name) == stream.id:
-            raise InvalidPositionError(
-                f"reader group {commit.name.group!r}: the place says nothing of stream "
-                f"{stream.name!r}; give it one as well"
-            )
+    """Refuse a cut that leaves out a stream that is there."""
+    read = commit.record.streams
+    here = (each.name for each in read if streams.id_of(commit.tx, each.name) == each.id)
+    check_streams(commit.name.group, here, cut)
 
 
 def reset_to_value(commit: GroupCommit, checkpoint: GroupCheckpoint) -> Committed:
@@ -268,6 +264,7 @@ def add_streams(commit: GroupCommit, added: Sequence[GroupStream], cut: Cut) -> 
     """Read more streams, from a cut."""
     record = msgspec.structs.replace(commit.record, streams=tuple(added))
     found = GroupMoment(commit.tx, commit.name, record).map()
+    check_streams(commit.name.group, (stream.name for stream in added), cut)
     check_heads(cut, found, "start")
     check_kept(commit.name.group, cut, found)
     cuts.check_cut(cut, found.graph)

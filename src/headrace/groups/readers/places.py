@@ -19,6 +19,7 @@ from headrace.groups.shared import starts
 from headrace.log import order
 from headrace.log.log import Log
 from headrace.log.query import Query
+from headrace.log.times import now_us, to_us
 
 GroupPlace: TypeAlias = str | datetime | StreamCut | GroupCheckpoint | Mapping[str, object]
 
@@ -77,11 +78,29 @@ def _in_stream(log: Log, stream: Stream, place: str | datetime) -> dict[SegmentI
     if isinstance(place, datetime):
         starts.check_start(place)
         starts.check_history(log, stream, place)
+        starts.check_made(log, stream, place)
     reader = log.reader(stream.name, Query(start=place, follow=True))
     offsets = reader.positions
+    if isinstance(place, datetime):
+        _check_come(log, reader.stream, place, offsets)
     graph = {s.number: s.predecessors for s in reader.stream.segments}
     ahead = order.following(offsets, graph)
     return {SegmentId(stream.name, n): at for n, at in offsets.items() if n not in ahead}
+
+
+def _check_come(log: Log, stream: Stream, time: datetime, found: Mapping[int, int]) -> None:
+    """Refuse a time that is still to come, unless there are events of then.
+
+    Events bear the time of this clock, which may be ahead of the catalog's.
+    """
+    at_us = to_us(time)
+    if at_us <= now_us() or at_us <= log.catalog.read(lambda tx: tx.now_us()):
+        return
+    if all(found.get(each.number, each.head) >= each.head for each in stream.segments):
+        raise InvalidPositionError(
+            f"{starts.describe(time)} lies in the future, and there is no event of then in stream "
+            f"{stream.name!r}; to skip all there is, give 'latest'"
+        )
 
 
 def check_fits(log: Log, place: StreamCut | GroupCheckpoint, streams: Sequence[Stream]) -> None:

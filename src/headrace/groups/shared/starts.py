@@ -79,14 +79,42 @@ def places_at(log: Log, filter: str, start: Start) -> Places:
 
 
 def check_history(log: Log, stream: Stream, start: datetime) -> None:
-    """Refuse a time before what a stream still has."""
-    for segment in stream.segments:
-        if segment.tail == 0:
+    """Refuse a time before what a stream still has, where something of it is gone."""
+    for at, segment in enumerate(stream.segments):
+        if segment.tail:
+            begins_us = _first_time_us(log, stream, segment)
+        elif not segment.predecessors and segment.number > at:
+            begins_us = _known_since_us(log, stream, segment)  # what it followed may be gone
+        else:
             continue
-        first_us = _first_time_us(log, stream, segment)
-        if to_us(start) < first_us:
-            begins = datetime.fromtimestamp(first_us / 1e6, UTC)
-            raise StartBeforeHistoryError(stream.name, describe(start), begins.isoformat())
+        if to_us(start) < begins_us:
+            raise _before_history(stream, start, begins_us)
+
+
+def check_made(log: Log, stream: Stream, start: datetime) -> None:
+    """Refuse a time before a stream was made, or before its first event if that is older.
+
+    Events bear the time that their publisher gives them, so there may be older ones.
+    """
+    begins_us = stream.created_us
+    for segment in stream.segments:
+        if to_us(start) >= begins_us:
+            return
+        begins_us = min(begins_us, _known_since_us(log, stream, segment))
+    if to_us(start) < begins_us:
+        raise _before_history(stream, start, begins_us)
+
+
+def _before_history(stream: Stream, start: datetime, begins_us: int) -> StartBeforeHistoryError:
+    begins = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=begins_us)
+    return StartBeforeHistoryError(stream.name, describe(start), begins.isoformat())
+
+
+def _known_since_us(log: Log, stream: Stream, segment: Segment) -> int:
+    """When a segment was made, or the time of its first event if that is older."""
+    if not segment.events:
+        return segment.created_us
+    return min(segment.created_us, _first_time_us(log, stream, segment))
 
 
 def _first_time_us(log: Log, stream: Stream, segment: Segment) -> int:

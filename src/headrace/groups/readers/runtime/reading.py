@@ -78,7 +78,11 @@ class SegmentReader(Participant["ReaderInstance"]):
     async def next(self, timeout_s: float | None = None) -> Delivery | None:
         """The next event; None if there is none within ``timeout_s``, or at the end of the group.
 
-        It waits as long as it takes if no time is given.
+        It waits as long as it takes if no time is given::
+
+            delivery = await reader.next(timeout_s=1.0)
+            if delivery is not None:
+                await delivery.ack()
         """
         try:
             if timeout_s is None:
@@ -90,7 +94,10 @@ class SegmentReader(Participant["ReaderInstance"]):
 
     @property
     def status(self) -> ReaderStatus:
-        """Whether it is online, what it reads, which checkpoints it owes, what it waits for."""
+        """Whether it is online, what it reads, which checkpoints it owes, what it waits for::
+
+        print(reader.status.segments, reader.status.owes)
+        """
         return self.running.status
 
 
