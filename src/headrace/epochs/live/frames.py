@@ -29,6 +29,7 @@ MESSAGES_MAX = 10_000
 OUTBOX_MESSAGES_MAX = 64
 OUTBOX_BYTES_MAX = 4 * 1024 * 1024
 _PREFIX = struct.Struct("<IH")
+_ROOM = bytes(FRAME_ROOM)
 
 
 class Hello(msgspec.Struct, frozen=True, tag="hello"):
@@ -65,15 +66,31 @@ _wishes: msgspec.msgpack.Decoder[list[Wish]] = msgspec.msgpack.Decoder(list[Wish
 
 
 class Packed:
-    """A payload to send: a frame with room for its header, and the layout of the batch in it."""
+    """A payload to send: a frame with room for its header, and the layout of the batch in it.
 
-    __slots__ = ("frame", "layout", "nbytes")
+    The frame is made when the first queue takes it in, which asks how large it is.  Where nobody
+    listens, or nobody wants to have it sent, it is never made.
+    """
+
+    __slots__ = ("_batch", "_frame", "layout")
 
     def __init__(self, batch: pa.RecordBatch) -> None:
         self.layout = layout_of(batch.schema)
-        self.frame = bytearray(FRAME_ROOM)
-        self.frame += encode_blob(batch)
-        self.nbytes = len(self.frame)
+        self._batch: pa.RecordBatch | None = batch
+        self._frame = bytearray()
+
+    @property
+    def frame(self) -> bytearray:
+        """What is sent, once for all subscribers."""
+        if self._batch is not None:
+            self._frame = bytearray().join((_ROOM, encode_blob(self._batch)))
+            self._batch = None
+        return self._frame
+
+    @property
+    def nbytes(self) -> int:
+        """How large the frame is."""
+        return len(self.frame)
 
 
 class Payload:

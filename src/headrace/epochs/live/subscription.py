@@ -89,8 +89,10 @@ class LiveHearing:
         batches_max: int = 1024,
         on_loss: OnLoss = "raise",
         when_full: WhenFull | str = WhenFull.GIVE_UP,
+        filtered: bool = False,
     ) -> None:
         check_value("batches_max", batches_max, int)
+        check_value("filtered", filtered, bool)
         _choose("mode", mode, Mode)
         _choose("policy", policy, QueuePolicy)
         _choose("when_full", when_full, WhenFull)
@@ -98,7 +100,9 @@ class LiveHearing:
             raise InvalidConfigError(f"on_loss={on_loss!r}: choose raise or restart")
         self.stream, self.mode = stream, Mode(mode)
         self.statistics = LiveStatistics()
-        self._settings = QueueSettings(QueuePolicy(policy), batches_max, filtered=False)
+        if filtered and self.mode is Mode.UNFILTERED:
+            raise InvalidConfigError("filtered=True with mode='unfiltered': choose one of them")
+        self._settings = QueueSettings(QueuePolicy(policy), batches_max, filtered)
         self._until, self._when_full = until, WhenFull(when_full)
         self._restarts = on_loss == "restart"
         self._runtime, self.host = runtime, runtime.host
