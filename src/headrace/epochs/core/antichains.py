@@ -145,6 +145,9 @@ def not_before(shape: TimeShape, frontier: Iterable[Time], bound: Iterable[Time]
     >>> not_before(TimeShape(), [3], [2]), not_before(TimeShape(), [], [2])
     (True, True)
     """
+    if shape.length == 0:
+        first = min(bound, default=None)
+        return all(first is not None and first <= time for time in frontier)  # type: ignore[operator]
     least = Antichain.minimal(shape, bound)
     return all(map(least.covers, frontier))
 

@@ -482,14 +482,17 @@ class Subscriber:
         effects: list[Effect],
     ) -> None:
         """Give out whole epochs; after each, what is still to come includes the rest of them."""
-        rest = Antichain.minimal(self.shape, frontier)
         epochs = []
-        for time, batches in reversed(complete):
-            epochs.append(Epoch(time, tuple(batches), frontier))
-            if self.shape.length == 0:
+        if self.shape.length == 0:
+            for time, batches in reversed(complete):
+                epochs.append(Epoch(time, tuple(batches), frontier))
                 frontier = (time,)  # all of them lie before it
-            elif rest.insert(time):
-                frontier = rest.frontier
+        else:
+            rest = Antichain.minimal(self.shape, frontier)
+            for time, batches in reversed(complete):
+                epochs.append(Epoch(time, tuple(batches), frontier))
+                if rest.insert(time):
+                    frontier = rest.frontier
         effects.extend(reversed(epochs))
 
     def _finish(self, cause: Cause, reason: str, effects: list[Effect]) -> None:
