@@ -146,8 +146,8 @@ def not_before(shape: TimeShape, frontier: Iterable[Time], bound: Iterable[Time]
     (True, True)
     """
     if shape.length == 0:
-        first = min(bound, default=None)
-        return all(first is not None and first <= time for time in frontier)  # type: ignore[operator]
+        first, least_of = min(bound, default=None), min(frontier, default=None)
+        return least_of is None or (first is not None and first <= least_of)  # type: ignore[operator]
     least = Antichain.minimal(shape, bound)
     return all(map(least.covers, frontier))
 

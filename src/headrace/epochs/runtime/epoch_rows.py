@@ -331,7 +331,6 @@ class WantedTimes:
         known = np.array([tuple(row) in self._times for row in distinct.tolist()], dtype=np.bool_)
         return known[where.reshape(-1)]
 
-
     def all_match(self, stamps: Times) -> bool:
         """Whether all of the stamps, one or more, are wanted."""
         if self._gapless:
