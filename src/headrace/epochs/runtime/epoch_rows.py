@@ -253,6 +253,7 @@ class _Pass:
         begun = np.cumsum(edges[:-1])
         np.add.at(edges, highs, -1)
         inside = np.cumsum(edges[:-1]) > 0
+        match: Mask
         if self._times is not None:
             match = inside & (stamps == self._times[first:last][np.maximum(begun, 1) - 1])
         else:
