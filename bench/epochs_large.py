@@ -263,7 +263,7 @@ asyncio.run(main())
 
 
 async def _live(folder: Path, *, dropped: bool, filtered: bool = False) -> tuple[float, float]:
-    """Batches from a publisher to a subscriber in another process: a second, and a second of its CPU.
+    """Batches from one process to another: those a second, and a second of the subscriber's CPU.
 
     Each side of the bare socket has a thread of its own, which waits for nothing but the system.
     """
