@@ -482,17 +482,14 @@ class Subscriber:
         effects: list[Effect],
     ) -> None:
         """Give out whole epochs; after each, what is still to come includes the rest of them."""
+        rest = Antichain.minimal(self.shape, frontier) if self.shape.length else None
         epochs = []
-        if self.shape.length == 0:
-            for time, batches in reversed(complete):
-                epochs.append(Epoch(time, tuple(batches), frontier))
+        for time, batches in reversed(complete):
+            epochs.append(Epoch(time, tuple(batches), frontier))
+            if rest is None:
                 frontier = (time,)  # all of them lie before it
-        else:
-            rest = Antichain.minimal(self.shape, frontier)
-            for time, batches in reversed(complete):
-                epochs.append(Epoch(time, tuple(batches), frontier))
-                if rest.insert(time):
-                    frontier = rest.frontier
+            elif rest.insert(time):
+                frontier = rest.frontier
         effects.extend(reversed(epochs))
 
     def _finish(self, cause: Cause, reason: str, effects: list[Effect]) -> None:

@@ -30,7 +30,7 @@ from headrace.epochs.core.effects import (
 from headrace.epochs.core.messages import Aborted, Data, Message
 from headrace.epochs.core.queues import QueuePolicy, QueueSettings, size_of
 from headrace.epochs.core.subscriber import OVER, Subscriber
-from headrace.epochs.core.times import INTEGERS, TimeShape
+from headrace.epochs.core.times import INTEGERS
 from headrace.epochs.live import addresses, frames
 from headrace.epochs.live.addresses import Serving
 from headrace.epochs.live.frames import Alive, Hello, Payload, Said, Wish
@@ -106,8 +106,7 @@ class LiveHearing:
         self._until, self._when_full = until, WhenFull(when_full)
         self._restarts = on_loss == "restart"
         self._runtime, self.host = runtime, runtime.host
-        self._shape: TimeShape = INTEGERS
-        self._stream_id = 0
+        self._stream_id, self._shape = 0, INTEGERS
         self._bound: Frontier = ()
         self._core: Subscriber | None = None
         self._links: Links[Wish, Said] | None = None
@@ -164,16 +163,14 @@ class LiveHearing:
         self._core = None
         self._heard.clear()
         self._last_ms.clear()
-        old, self._links = (
-            self._links,
-            Links(
-                frames.to_publishers(self._shape),
-                self._runtime.look_up,
-                self._received,
-                cut=lambda _: None,
-                secured=self._runtime.secured,
-                over=self._over,
-            ),
+        old = self._links
+        self._links = Links(
+            frames.to_publishers(self._shape),
+            self._runtime.look_up,
+            self._received,
+            cut=lambda _: None,
+            secured=self._runtime.secured,
+            over=self._over,
         )
         if old is not None:
             self.host.spawn(old.close())
@@ -333,8 +330,7 @@ class LiveHearing:
         half = len(self._items) <= BUFFER_ITEMS // 2 and self._bytes <= BUFFER_BYTES // 2
         if self._links is not None and (full if not self._paused else half):
             self._paused = not self._paused
-            now_ms = self.host.now_ms()
-            self._last_ms = dict.fromkeys(self._last_ms, now_ms)
+            self._last_ms = dict.fromkeys(self._last_ms, self.host.now_ms())
             self._links.pause(self._paused)
 
     @property
