@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from headrace.epochs.core import wire
 from headrace.epochs.core.messages import Data, Message
-from headrace.epochs.core.queues import QueueSettings, size_of
+from headrace.epochs.core.queues import QueuePolicy, QueueSettings, size_of
 from headrace.epochs.core.times import TimeShape
 from headrace.errors import EpochMessageError, FrameError
 from headrace.log.events import decode_blob, encode_blob, layout_of
@@ -25,6 +25,8 @@ from headrace.net import FRAME_ROOM, LARGE_FRAME_BYTES_MAX, Frame, Wire
 PATH = "/epochs"
 PAYLOAD_BYTES = 8 * 1024 * 1024
 """Batches are cut by rows to about this size; one row may be larger."""
+WAITED_BYTES = 8 * 1024 * 1024
+"""How far a publisher runs ahead of one it waits for: farther, and all its memory is new memory."""
 MESSAGES_MAX = 10_000
 OUTBOX_MESSAGES_MAX = 64
 OUTBOX_BYTES_MAX = 4 * 1024 * 1024
@@ -39,6 +41,13 @@ class Hello(msgspec.Struct, frozen=True, tag="hello"):
     stream: int
     publisher: str
     settings: QueueSettings
+
+
+def queued(policy: QueuePolicy, batches_max: int, filtered: bool) -> QueueSettings:
+    """What a subscription wants to have waiting for it."""
+    settings = QueueSettings(policy, batches_max, filtered)
+    waits = policy is QueuePolicy.BLOCK
+    return msgspec.structs.replace(settings, bytes_max=WAITED_BYTES) if waits else settings
 
 
 class Bye(msgspec.Struct, frozen=True, tag="bye"):

@@ -28,7 +28,7 @@ from headrace.epochs.core.effects import (
     WhenFull,
 )
 from headrace.epochs.core.messages import Aborted, Data, Message
-from headrace.epochs.core.queues import QueuePolicy, QueueSettings, size_of
+from headrace.epochs.core.queues import QueuePolicy, size_of
 from headrace.epochs.core.subscriber import OVER, Subscriber
 from headrace.epochs.core.times import INTEGERS
 from headrace.epochs.live import addresses, frames
@@ -102,7 +102,7 @@ class LiveHearing:
         self.statistics = LiveStatistics()
         if filtered and self.mode is Mode.UNFILTERED:
             raise InvalidConfigError("filtered=True with mode='unfiltered': choose one of them")
-        self._settings = QueueSettings(QueuePolicy(policy), batches_max, filtered)
+        self._settings = frames.queued(QueuePolicy(policy), batches_max, filtered)
         self._until, self._when_full = until, WhenFull(when_full)
         self._restarts = on_loss == "restart"
         self._runtime, self.host = runtime, runtime.host
