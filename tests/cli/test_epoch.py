@@ -117,6 +117,9 @@ BAD = [
     ("stream create x --subjects x.> --epochs day", "int, pair"),
     ("stream create x --subjects x.> --publishers eu", "goes with --epochs"),
     ("stream create x --subjects x.> --epochs int --publishers eu,eu", "twice"),
+    ("stream create x --subjects x.> --epochs int --publishers no/name", "invalid publisher"),
+    ("stream create plain --subjects plain.> --epochs int", "chosen when a stream is created"),
+    ("stream create days --subjects days.>", "chosen when a stream is created"),
     ("publish days.a v", "headrace epoch publish"),
     ("epoch publish days days.a v", "--time 17"),
     ("epoch publish days days.a v --time -1", "not a time"),
@@ -130,6 +133,12 @@ BAD = [
     ("epoch publish days other.a v --time 5", "other.a"),
     ("epoch publish days --time 5", "SUBJECT"),
     ("epoch publish days --time 5 --file none.parquet", "no file"),
+    ("epoch publish days --file mixed.parquet", "row 2 of mixed.parquet: its epoch is [7, 8]"),
+    ("epoch publish days --file null.parquet", "row 2 of null.parquet: its epoch is None"),
+    ("epoch publish days --file late.parquet", "2 rows at epoch 3 and 1 more refused"),
+    ("epoch publish days --file late.parquet", "the first is row 2"),
+    ("epoch publish days --file many.parquet", "10001 different epochs"),
+    ("epoch publish days --file two.parquet --time 7", "row 2 of two.parquet: its epoch is [8]"),
     ("epoch publish plain plain.a v --time 5", "has no epochs"),
     ("epoch publish none none.a v --time 5", "none"),
     ("epoch advance days 3", "3"),
@@ -140,12 +149,37 @@ BAD = [
     ("epoch read days --from 1,2", "it takes an integer"),
     ("epoch read days --from abcdefghijklmnopqrstuvw", "not a resume token"),
     ("epoch read days --limit 0", "at least one"),
+    ("epoch read days --name report --from now", "was made with start 'earliest', not 'now'"),
+    ("epoch read days --until 9223372036854775807", "2^63 - 2"),
+    ("epoch advance pairs 1", "a tuple of 2 integers"),
+    ("epoch rollback days nobody", "nobody"),
+    ("epoch release days nobody", "nobody"),
+    ("epoch abort days nobody --reason because", "nobody"),
+    ("epoch forget nobody", "no subscription 'nobody'"),
+    ("epoch status plain", "has no epochs"),
+    ("epoch explain plain", "has no epochs"),
     ("epoch read plain", "has no epochs"),
 ]
 
 
+FILES: dict[str, list[list[int] | None]] = {
+    "mixed.parquet": [[7], [7, 8]],
+    "null.parquet": [[7], None],
+    "late.parquet": [[9], [3], [4]],
+    "many.parquet": [[number + 5] for number in range(10_001)],
+    "two.parquet": [[7], [8]],
+}
+
+
 def test_bad_input_changes_nothing(days: Cli) -> None:
+    for name, times in FILES.items():
+        epoch = pa.array(times, pa.list_(pa.int64()))
+        columns = {"subject": ["days.a"] * len(times), "value": [b"v"] * len(times)}
+        pq.write_table(pa.table(columns | {"epoch": epoch}), name)
     assert days("stream", "create", "plain", "--subjects", "plain.>").status == 0
+    made = days("stream", "create", "pairs", "--subjects", "pairs.>", "--epochs", "pair")
+    assert made.status == 0
+    assert days("epoch", "read", "days", "--name", "report", "--from", "earliest").status == 0
     assert days("epoch", "publish", "days", "days.a", "v", "--time", "0").status == 0
     assert days("epoch", "advance", "days", "5").status == 0
     before = _lines_of("days")

@@ -56,6 +56,9 @@ class LiveCalls:
         publisher.  With ``on_loss="restart"`` the subscription starts over when a publisher is
         lost, and says so; by default that raises.  An epoch that does not fit into memory is given
         up, or with ``when_full="end"`` the end.
+
+        What had begun when the subscription came is dropped here by its time, unread; with
+        ``filtered=True`` its publisher does not send it at all.
         """
         subscription = LiveSubscription(self._live, stream, **options)
         subscription.client = self

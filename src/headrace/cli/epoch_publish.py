@@ -42,6 +42,7 @@ from headrace.errors import (
     EpochStreamEndedError,
     HeadraceError,
     InvalidEventError,
+    LateEventError,
     UnknownPublisherError,
 )
 from headrace.log import limits
@@ -330,10 +331,11 @@ async def _append_all(
             except InvalidEventError as error:
                 if error.row is None:
                     raise
-                told = str(error).removeprefix(f"row {error.row}: ")
-                row = first_row + error.row + 1
-                of = "" if file is None else f" of {file.name}"
-                raise InvalidEventError(f"row {row}{of}: {told}", row=row) from error
+                told, row = str(error).removeprefix(f"row {error.row}: "), first_row + error.row + 1
+                at = f"row {row}" if file is None else f"row {row} of {file.name}"
+                raise InvalidEventError(f"{at}: {told}", row=row) from error
+            except LateEventError as error:
+                raise error.counted_from(first_row + 1) from error
             rows += batch.num_rows
     except HeadraceError as error:
         if not rows:
@@ -375,8 +377,7 @@ def _event(line: bytes, number: int, template: Event | None) -> Event:
 
 
 async def _from_input(source: IO[bytes]) -> AsyncIterator[list[bytes]]:
-    """Lines as they come, read on a thread of their own: leases are kept meanwhile, and Ctrl-C
-    need not wait for the next line."""
+    """Lines as they come, read on a thread: leases are kept meanwhile, and Ctrl-C need not wait."""
     loop = asyncio.get_running_loop()
     queue: asyncio.Queue[list[bytes] | BaseException | None] = asyncio.Queue(1)
 

@@ -16,6 +16,7 @@ from headrace.errors import (
     IllegalTimeError,
     InvalidInputError,
     LateEventError,
+    OtherEpochsError,
     PublisherInUseError,
     StreamOfGroupExistsError,
     UnknownCheckpointError,
@@ -48,7 +49,12 @@ UNKNOWN_NAME = (
 """A name in the command that does not exist: bad input, like any other typo."""
 
 REFUSED_EPOCH = (
-    EpochStreamEndedError | FrontierError | IllegalTimeError | LateEventError | PublisherInUseError
+    EpochStreamEndedError
+    | FrontierError
+    | IllegalTimeError
+    | LateEventError
+    | OtherEpochsError
+    | PublisherInUseError
 )
 """What an epoch stream does not take, and nothing was changed by."""
 

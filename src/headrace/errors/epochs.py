@@ -158,6 +158,18 @@ class LateEventError(EpochError):
             state=f"frontier {_shown(frontier)}",
         )
 
+    def counted_from(self, first: int) -> LateEventError:
+        """The same, where the rows of that call are some of more, and the first has this number."""
+        return LateEventError(
+            stream=self.stream,
+            publisher=self.publisher,
+            times=self.times,
+            held=self.held,
+            frontier=self.frontier,
+            rows=self.rows,
+            row=None if self.row is None else first + self.row,
+        )
+
 
 class CapabilityError(InvalidInputError):
     """A capability that was dropped, or that its publisher lost with a take-over."""

@@ -75,6 +75,10 @@ class StreamExistsError(HeadraceError):
     """A stream of that name exists already, with another configuration."""
 
 
+class OtherEpochsError(StreamExistsError):
+    """A stream of that name exists already, with other epochs or none, which cannot be changed."""
+
+
 class StreamInUseError(HeadraceError):
     """Groups consume the stream; delete them first, or use force."""
 

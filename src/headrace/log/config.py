@@ -6,7 +6,7 @@ import msgspec
 
 from headrace.catalog import streams
 from headrace.catalog.streams import Epochs, Fixed, Stream, StreamConfig
-from headrace.errors import InvalidConfigError
+from headrace.errors import InvalidConfigError, OtherEpochsError, StreamExistsError
 from headrace.subjects import SUBJECT_TOKENS_MAX, check_name, parse_filter
 from headrace.subjects.arguments import check_fields
 
@@ -77,7 +77,19 @@ def initial_segments(config: StreamConfig, segments: int | None) -> int:
     return segments
 
 
-def differences(existing: Stream, config: StreamConfig, segments: int | None) -> list[str]:
+def check_same(existing: Stream, config: StreamConfig, segments: int | None) -> None:
+    """Raise if a stream is there in another form than somebody wants to create it."""
+    if found := _differences(existing, config, segments):
+        told = f"stream {existing.name!r} exists in another form: {'; '.join(found)}"
+        if existing.config.epochs != config.epochs:
+            raise OtherEpochsError(
+                f"{told}; epochs are chosen when a stream is created: choose another name, or "
+                "delete this one first"
+            )
+        raise StreamExistsError(f"{told}; choose another name, change it, or delete it first")
+
+
+def _differences(existing: Stream, config: StreamConfig, segments: int | None) -> list[str]:
     """In what a stream differs from what somebody wants to create, in words.
 
     The segments that count are those it began with: it may have been scaled since.  Once one of

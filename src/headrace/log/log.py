@@ -24,7 +24,6 @@ from headrace.errors import (
     HeadraceError,
     InvalidPositionError,
     SegmentSealedError,
-    StreamExistsError,
     SubjectOverlapError,
     UnknownSegmentError,
 )
@@ -39,7 +38,7 @@ from headrace.log import (
     writers,
 )
 from headrace.log.compact_policy import CompactionPolicy
-from headrace.log.config import check_config, differences, initial_segments
+from headrace.log.config import check_config, check_same, initial_segments
 from headrace.log.query import Query
 from headrace.log.sweep import Swept, empty_graveyard, sweep
 from headrace.log.times import now_us, to_us
@@ -110,11 +109,7 @@ class Log:
         def create(tx: Tx) -> Stream:
             existing = streams.get(tx, name)
             if existing is not None:
-                if found := differences(existing, config, None if segments is None else count):
-                    raise StreamExistsError(
-                        f"stream {name!r} exists in another form: {'; '.join(found)}; choose "
-                        "another name, change it, or delete it first"
-                    )
+                check_same(existing, config, None if segments is None else count)
                 return existing
             for mine in config.subjects:
                 for other, theirs in self.routes.overlapping(tx, mine):

@@ -36,6 +36,8 @@ class Link(WSListener, Generic[Out, In]):
         """`complaints` logs warnings; `peer` is who was dialled, if this side dialled."""
         codec = wire.codec()
         self.outbox = Outbox(wire, codec, traffic, post, peer)
+        self.fault = ""
+        """What made no sense, if this side has hung up for that."""
         self.transport: WSTransport | None = None
         self._decode = codec.decode
         self._frame_bytes_max = wire.frame_bytes_max
@@ -71,6 +73,7 @@ class Link(WSListener, Generic[Out, In]):
                 raise FrameError("a frame of text or a part of one; frames are binary and whole")
         except FrameError as error:
             self._traffic.refused += 1
+            self.fault = str(error)
             loop = asyncio.get_running_loop()
             self._complaints.say(f"a connection is dropped: {error}", loop.time())
             self._hanging_up = True

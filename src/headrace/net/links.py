@@ -131,6 +131,7 @@ class Links(Generic[Out, In]):
         reason = "hung up"
         try:
             await self._dial(peer, link)
+            reason = link.fault or reason
             lasted = loop.time() - began_s > REDIAL_S
         except (OSError, TimeoutError, WSError, HeadraceError) as error:
             reason = str(error) or "no answer in time"

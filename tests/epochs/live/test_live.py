@@ -93,6 +93,35 @@ def test_a_late_subscriber_sees_no_half_of_what_had_begun_and_decodes_none_of_it
     run(work())
 
 
+@pytest.mark.parametrize("mode", ["streaming", "whole"])
+def test_what_a_subscription_would_drop_is_not_sent_to_one_that_is_filtered(
+    tmp_path: Path, mode: str
+) -> None:
+    async def work() -> None:
+        async with programs(tmp_path, 2) as (one, reader), AsyncExitStack() as stack:
+            eu = await stack.enter_async_context(one.publisher("eu"))
+            us = await stack.enter_async_context(one.publisher("us"))
+            await eu.append(5, rows("early"))
+            async with reader.subscription(mode=mode, filtered=True) as epochs:
+                await epochs.wait_for(0)
+                await eu.append(4, rows("hole" * 1000))
+                await us.append(5, rows("half"))  # begun elsewhere: only the subscription knows
+                await eu.append(6, rows("whole"))
+                await eu.advance_to(6)
+                await us.advance_to(6)
+                await us.append(6, rows("too"))
+                await eu.close()
+                await us.close()
+                kind = LiveBatch if mode == "streaming" else LiveEpoch
+                times = [item.time async for item in epochs if isinstance(item, kind)]
+            assert times == ([6, 6] if mode == "streaming" else [6])
+            counts = epochs.statistics
+            assert (counts.batches, counts.dropped_batches) == (3, 1)
+            assert counts.dropped_bytes < 4000
+
+    run(work())
+
+
 def test_unfiltered_gives_what_comes(tmp_path: Path) -> None:
     async def work() -> None:
         async with programs(tmp_path, 2) as (one, reader), one.publisher("eu") as eu:
@@ -298,7 +327,8 @@ def test_bad_input_changes_nothing(tmp_path: Path) -> None:
             assert eu.frontier == (3,)
             with pytest.raises(LivePublisherError):
                 await one.publisher("eu").__aenter__()
-            for options in ({"mode": "half"}, {"policy": "wait"}, {"on_loss": "cry"}):
+            for options in ({"mode": "half"}, {"policy": "wait"}, {"on_loss": "cry"},
+                            {"mode": "unfiltered", "filtered": True}):  # fmt: skip
                 with pytest.raises(InvalidConfigError):
                     one.subscription(**options)
             await eu.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import msgspec
@@ -11,16 +12,19 @@ import headrace
 from headrace.epochs.core import ledger
 from headrace.epochs.core.commits import JoinStream
 from headrace.epochs.core.times import INTEGERS
+from headrace.epochs.runtime.publisher import EpochPublisher
 from headrace.errors import (
     EpochStreamEndedError,
     EpochStreamError,
     FrontierError,
+    HeadraceError,
     InternalStreamError,
     InvalidEventError,
     InvalidPositionError,
     InvalidTokenError,
     NoEpochsError,
     NotStoredError,
+    OtherEpochsError,
     PublisherLimitError,
     TimeShapeError,
     UnknownSegmentError,
@@ -61,6 +65,51 @@ def test_whatever_is_published_to_a_stream_that_has_ended(catalog_url: str, how:
             with pytest.raises(EpochStreamEndedError, match=f"it is {how}"):
                 await hr.epoch_publisher("a", name).__aenter__()
         assert await lines(hr) == before
+
+    run(catalog_url, work)
+
+
+@pytest.mark.parametrize("how", ["left", "closed", "aborted"])
+def test_whatever_a_publisher_does_that_has_ended(catalog_url: str, how: str) -> None:
+    async def work(hr: headrace.Headrace) -> None:
+        async with hr.epoch_publisher("a", "other"), hr.epoch_publisher("a", "eu") as pub:
+            await pub.append(0, table(1), advance_to=1)
+            kept = await pub.hold(4)
+            appender = pub.appender()
+            await {"left": pub.leave, "closed": pub.close, "aborted": _abort(pub)}[how]()
+            before, told = await lines(hr), f"has {how}"
+            calls: list[Callable[[], Awaitable[object]]] = [
+                lambda: pub.append(5, table(1)),
+                lambda: pub.publish(5, "a.b", b""),
+                lambda: pub.advance_to(6),
+                lambda: pub.hold(5),
+                lambda: kept.downgrade(5),
+                lambda: kept.drop(),
+                lambda: appender.append(5, table(1)),
+                lambda: appender.advance_to(6),
+                pub.rollback,
+                pub.close,
+                lambda: pub.abort("again"),
+            ]
+            for call in calls:
+                with pytest.raises(HeadraceError, match=told):
+                    await call()
+            assert await lines(hr) == before
+
+    run(catalog_url, work)
+
+
+def _abort(pub: EpochPublisher) -> Callable[[], Awaitable[object]]:
+    return lambda: pub.abort("the source is gone")
+
+
+def test_epochs_of_a_stream_that_is_there_are_as_they_were_chosen(catalog_url: str) -> None:
+    async def work(hr: headrace.Headrace) -> None:
+        await hr.create_stream("plain", ["plain.>"])
+        for name, wanted in (("plain", headrace.Epochs()), ("a", None), ("a", headrace.Epochs(2))):
+            with pytest.raises(OtherEpochsError, match="epochs are chosen when a stream is creat"):
+                await hr.create_stream(name, [f"{name}.>"], epochs=wanted)
+        assert (await hr.stream("plain")).config.epochs is None
 
     run(catalog_url, work)
 

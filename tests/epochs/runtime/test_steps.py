@@ -6,6 +6,7 @@ import asyncio
 from collections import defaultdict
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -13,6 +14,8 @@ import pytest
 
 import headrace
 from headrace.epochs.core.times import INTEGERS
+from headrace.epochs.runtime import read_ahead
+from headrace.epochs.runtime.epoch_rows import EpochRows
 from headrace.epochs.runtime.rows import distinct, distinct_of, together
 from headrace.errors import EpochRowsError
 
@@ -190,3 +193,38 @@ def test_commits_that_were_taken_back_lie_between_those_of_an_epoch(
             assert found == [(1, 2)]
 
     asyncio.run(main())
+
+
+def test_epochs_of_one_commit_are_read_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pass that ended within a commit would have the next one read it again."""
+    monkeypatch.setattr(read_ahead, "FIRST_ROWS", 10)
+    monkeypatch.setattr(read_ahead, "AHEAD_ROWS", 10)
+    passes: list[list[int]] = []
+    by_time = EpochRows.by_time
+
+    def counted(self: EpochRows, references: Any, times: Any, **how: Any) -> Any:
+        passes.append(list(times))
+        return by_time(self, references, times, **how)
+
+    monkeypatch.setattr(EpochRows, "by_time", counted)
+
+    async def main() -> None:
+        async with headrace.open(tmp_path, housekeeping=False) as hr:
+            await hr.create_stream("a", ["a.>"], segments=2, epochs=headrace.Epochs())
+            async with hr.epoch_publisher("a", "x") as pub:
+                for first in range(0, 9, 3):
+                    times = [first] * 4 + [first + 1] * 4 + [first + 2] * 4
+                    await pub.append(None, rows(times, [b"%d" % time for time in times]))
+                await pub.advance_to(9)
+            async with hr.epochs("a", start="earliest", until=9) as epochs:
+                found = {epoch.time: [batch async for batch in epoch] async for epoch in epochs}
+            values = {
+                time: [value for batch in each for value in batch.column("value").to_pylist()]
+                for time, each in found.items()
+            }
+            assert values == {time: [b"%d" % time] * 4 for time in range(9)}
+
+    asyncio.run(main())
+    assert passes == [[0, 1, 2], [3, 4, 5], [6, 7, 8]]

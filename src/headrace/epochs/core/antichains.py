@@ -145,6 +145,9 @@ def not_before(shape: TimeShape, frontier: Iterable[Time], bound: Iterable[Time]
     >>> not_before(TimeShape(), [3], [2]), not_before(TimeShape(), [], [2])
     (True, True)
     """
+    if shape.length == 0:
+        first, least_of = min(bound, default=None), min(frontier, default=None)
+        return least_of is None or (first is not None and first <= least_of)  # type: ignore[operator]
     least = Antichain.minimal(shape, bound)
     return all(map(least.covers, frontier))
 

@@ -138,11 +138,8 @@ def decide(state: LedgerState, publisher: PublisherState | None, commit: EpochCo
     """
     if state.status != OPEN:
         raise EpochStreamEndedError(state.stream, state.status, state.reason)
-    match commit:
-        case JoinStream():
-            return _join(state, publisher, commit)
-        case AbortStream():
-            return _abort(state, publisher, commit)
+    if isinstance(commit, JoinStream):
+        return _join(state, publisher, commit)
     if publisher is None:
         raise UnknownPublisherError(state.stream, commit.publisher)
     match commit:
@@ -150,6 +147,8 @@ def decide(state: LedgerState, publisher: PublisherState | None, commit: EpochCo
             return _publish(state, publisher, commit)
         case GiveUp():
             return _give_up(state, publisher, commit)
+        case AbortStream():
+            return _abort(state, publisher, commit)
 
 
 def check_steps(
@@ -226,7 +225,7 @@ def _give_up(state: LedgerState, publisher: PublisherState, commit: GiveUp) -> D
     return _decided(state, None, commit, taken_back=taken_back, event=commit.event, reason=reason)
 
 
-def _abort(state: LedgerState, publisher: PublisherState | None, commit: AbortStream) -> Decided:
+def _abort(state: LedgerState, publisher: PublisherState, commit: AbortStream) -> Decided:
     reason = commit.reason[:REASON_MAX]
     state = msgspec.structs.replace(state, status=ABORTED, reason=reason)
     return _decided(state, publisher, commit, event=lines.ABORTED, reason=reason)

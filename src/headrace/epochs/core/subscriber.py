@@ -482,11 +482,11 @@ class Subscriber:
         effects: list[Effect],
     ) -> None:
         """Give out whole epochs; after each, what is still to come includes the rest of them."""
-        rest = Antichain.minimal(self.shape, frontier)
+        rest = Antichain.minimal(self.shape, frontier) if self.shape.length else None
         epochs = []
         for time, batches in reversed(complete):
             epochs.append(Epoch(time, tuple(batches), frontier))
-            if self.shape.length == 0:
+            if rest is None:
                 frontier = (time,)  # all of them lie before it
             elif rest.insert(time):
                 frontier = rest.frontier

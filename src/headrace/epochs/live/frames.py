@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from headrace.epochs.core import wire
 from headrace.epochs.core.messages import Data, Message
-from headrace.epochs.core.queues import QueueSettings, size_of
+from headrace.epochs.core.queues import QueuePolicy, QueueSettings, size_of
 from headrace.epochs.core.times import TimeShape
 from headrace.errors import EpochMessageError, FrameError
 from headrace.log.events import decode_blob, encode_blob, layout_of
@@ -25,10 +25,13 @@ from headrace.net import FRAME_ROOM, LARGE_FRAME_BYTES_MAX, Frame, Wire
 PATH = "/epochs"
 PAYLOAD_BYTES = 8 * 1024 * 1024
 """Batches are cut by rows to about this size; one row may be larger."""
+WAITED_BYTES = 8 * 1024 * 1024
+"""How far a publisher runs ahead of one it waits for: farther, and all its memory is new memory."""
 MESSAGES_MAX = 10_000
 OUTBOX_MESSAGES_MAX = 64
 OUTBOX_BYTES_MAX = 4 * 1024 * 1024
 _PREFIX = struct.Struct("<IH")
+_ROOM = bytes(FRAME_ROOM)
 
 
 class Hello(msgspec.Struct, frozen=True, tag="hello"):
@@ -38,6 +41,13 @@ class Hello(msgspec.Struct, frozen=True, tag="hello"):
     stream: int
     publisher: str
     settings: QueueSettings
+
+
+def queued(policy: QueuePolicy, batches_max: int, filtered: bool) -> QueueSettings:
+    """What a subscription wants to have waiting for it."""
+    settings = QueueSettings(policy, batches_max, filtered)
+    waits = policy is QueuePolicy.BLOCK
+    return msgspec.structs.replace(settings, bytes_max=WAITED_BYTES) if waits else settings
 
 
 class Bye(msgspec.Struct, frozen=True, tag="bye"):
@@ -65,15 +75,31 @@ _wishes: msgspec.msgpack.Decoder[list[Wish]] = msgspec.msgpack.Decoder(list[Wish
 
 
 class Packed:
-    """A payload to send: a frame with room for its header, and the layout of the batch in it."""
+    """A payload to send: a frame with room for its header, and the layout of the batch in it.
 
-    __slots__ = ("frame", "layout", "nbytes")
+    The frame is made when the first queue takes it in, which asks how large it is.  Where nobody
+    listens, or nobody wants to have it sent, it is never made.
+    """
+
+    __slots__ = ("_batch", "_frame", "layout")
 
     def __init__(self, batch: pa.RecordBatch) -> None:
         self.layout = layout_of(batch.schema)
-        self.frame = bytearray(FRAME_ROOM)
-        self.frame += encode_blob(batch)
-        self.nbytes = len(self.frame)
+        self._batch: pa.RecordBatch | None = batch
+        self._frame = bytearray()
+
+    @property
+    def frame(self) -> bytearray:
+        """What is sent, once for all subscribers."""
+        if self._batch is not None:
+            self._frame = bytearray().join((_ROOM, encode_blob(self._batch)))
+            self._batch = None
+        return self._frame
+
+    @property
+    def nbytes(self) -> int:
+        """How large the frame is."""
+        return len(self.frame)
 
 
 class Payload:

@@ -28,9 +28,9 @@ from headrace.epochs.core.effects import (
     WhenFull,
 )
 from headrace.epochs.core.messages import Aborted, Data, Message
-from headrace.epochs.core.queues import QueuePolicy, QueueSettings, size_of
+from headrace.epochs.core.queues import QueuePolicy, size_of
 from headrace.epochs.core.subscriber import OVER, Subscriber
-from headrace.epochs.core.times import INTEGERS, TimeShape
+from headrace.epochs.core.times import INTEGERS
 from headrace.epochs.live import addresses, frames
 from headrace.epochs.live.addresses import Serving
 from headrace.epochs.live.frames import Alive, Hello, Payload, Said, Wish
@@ -89,8 +89,10 @@ class LiveHearing:
         batches_max: int = 1024,
         on_loss: OnLoss = "raise",
         when_full: WhenFull | str = WhenFull.GIVE_UP,
+        filtered: bool = False,
     ) -> None:
         check_value("batches_max", batches_max, int)
+        check_value("filtered", filtered, bool)
         _choose("mode", mode, Mode)
         _choose("policy", policy, QueuePolicy)
         _choose("when_full", when_full, WhenFull)
@@ -98,12 +100,13 @@ class LiveHearing:
             raise InvalidConfigError(f"on_loss={on_loss!r}: choose raise or restart")
         self.stream, self.mode = stream, Mode(mode)
         self.statistics = LiveStatistics()
-        self._settings = QueueSettings(QueuePolicy(policy), batches_max, filtered=False)
+        if filtered and self.mode is Mode.UNFILTERED:
+            raise InvalidConfigError("filtered=True with mode='unfiltered': choose one of them")
+        self._settings = frames.queued(QueuePolicy(policy), batches_max, filtered)
         self._until, self._when_full = until, WhenFull(when_full)
         self._restarts = on_loss == "restart"
         self._runtime, self.host = runtime, runtime.host
-        self._shape: TimeShape = INTEGERS
-        self._stream_id = 0
+        self._stream_id, self._shape = 0, INTEGERS
         self._bound: Frontier = ()
         self._core: Subscriber | None = None
         self._links: Links[Wish, Said] | None = None
@@ -160,16 +163,14 @@ class LiveHearing:
         self._core = None
         self._heard.clear()
         self._last_ms.clear()
-        old, self._links = (
-            self._links,
-            Links(
-                frames.to_publishers(self._shape),
-                self._runtime.look_up,
-                self._received,
-                cut=lambda _: None,
-                secured=self._runtime.secured,
-                over=self._over,
-            ),
+        old = self._links
+        self._links = Links(
+            frames.to_publishers(self._shape),
+            self._runtime.look_up,
+            self._received,
+            cut=lambda _: None,
+            secured=self._runtime.secured,
+            over=self._over,
         )
         if old is not None:
             self.host.spawn(old.close())
@@ -329,8 +330,7 @@ class LiveHearing:
         half = len(self._items) <= BUFFER_ITEMS // 2 and self._bytes <= BUFFER_BYTES // 2
         if self._links is not None and (full if not self._paused else half):
             self._paused = not self._paused
-            now_ms = self.host.now_ms()
-            self._last_ms = dict.fromkeys(self._last_ms, now_ms)
+            self._last_ms = dict.fromkeys(self._last_ms, self.host.now_ms())
             self._links.pause(self._paused)
 
     @property

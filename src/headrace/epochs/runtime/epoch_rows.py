@@ -11,8 +11,8 @@ epoch.
 from __future__ import annotations
 
 import operator
-from bisect import bisect_left
-from collections import deque
+from bisect import bisect_left, bisect_right
+from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 
@@ -66,35 +66,36 @@ class RowRun(msgspec.Struct):
 
 def runs_of(references: Iterable[Reference]) -> list[RowRun]:
     """The references as runs, segment by segment."""
-    commits: dict[tuple[str, int, int], tuple[Reference, list[Time], list[int]]] = {}
+    places: dict[tuple[str, int], list[Reference]] = defaultdict(list)
     for one in references:
-        place = one.stream, one.segment, one.start
-        known = commits.get(place)
-        if known is None:
-            commits[place] = one, [one.time], [one.rows]
-        else:
-            known[1].append(one.time)  # another time of the same commit
-            known[2].append(one.rows)
+        places[one.stream, one.segment].append(one)
     found: list[RowRun] = []
-    last: RowRun | None = None
-    for (stream, segment, start), (one, times, rows) in sorted(commits.items(), key=_place):
-        if (
-            last is None
-            or start - last.ends[-1] > GAP_ROWS
-            or (last.segment, last.stream) != (segment, stream)
-        ):
-            last = RowRun(stream, segment, [], [], [], [], [], [])
-            found.append(last)
-        last.starts.append(start)
-        last.ends.append(one.end)
-        last.rows.append(sum(rows))
-        last.lines.append(one.line)
-        last.times.append(times)
-        last.epochs.append(one.epochs)
+    for (stream, segment), here in sorted(places.items(), key=_place):
+        here.sort(key=_start)  # most often they are in order
+        last = RowRun(stream, segment, [], [], [], [], [], [])
+        at, end = -1, here[0].start
+        for one in here:
+            start = one.start
+            if start == at:  # another time of the same commit
+                last.times[-1].append(one.time)
+                last.rows[-1] += one.rows
+                continue
+            if start - end > GAP_ROWS:
+                found.append(last)
+                last = RowRun(stream, segment, [], [], [], [], [], [])
+            at, end = start, one.end
+            last.starts.append(start)
+            last.ends.append(end)
+            last.rows.append(one.rows)
+            last.lines.append(one.line)
+            last.times.append([one.time])
+            last.epochs.append(one.epochs)
+        found.append(last)
     return found
 
 
 _place = operator.itemgetter(0)
+_start = operator.attrgetter("start")
 
 
 class EpochRows:
@@ -231,22 +232,20 @@ class _Pass:
     def _match(self, at: int, stamps: Times) -> Mask | None:
         """Which rows of a load from offset `at` on count; None if all do."""
         count = len(stamps)
-        match: Mask
-        first = int(np.searchsorted(self._ends, at, "right"))
-        last = int(np.searchsorted(self._starts, at + count, "left"))
+        first, last = bisect_right(self._run.ends, at), bisect_left(self._run.starts, at + count)
         if first == last:
             return np.zeros(count, dtype=np.bool_)  # rows of others, which are read along
         lows = np.maximum(self._starts[first:last], at) - at
         highs = np.minimum(self._ends[first:last], at + count) - at
         sizes = highs - lows
         if (self._all_whole or self._whole[first:last].all()) and sizes.sum() == count:
-            if self._time is not None:
-                match = stamps == self._time
-            elif self._times is not None:
-                match = stamps == self._times[first:last].repeat(sizes)
+            if self._times is None:
+                wanted = self._wanted.all_match(stamps)
+            elif self._time is not None:
+                wanted = bool((stamps == self._time).all())
             else:
-                match = self._wanted.match(stamps)
-            if match.all():
+                wanted = bool((stamps == self._times[first:last].repeat(sizes)).all())
+            if wanted:
                 self._got[first:last] += sizes
                 return None
         edges = np.zeros(count + 1, dtype=np.int64)
@@ -254,6 +253,7 @@ class _Pass:
         begun = np.cumsum(edges[:-1])
         np.add.at(edges, highs, -1)
         inside = np.cumsum(edges[:-1]) > 0
+        match: Mask
         if self._times is not None:
             match = inside & (stamps == self._times[first:last][np.maximum(begun, 1) - 1])
         else:
@@ -261,8 +261,8 @@ class _Pass:
         mixed = self._mixed
         for place in mixed[bisect_left(mixed, first) : bisect_left(mixed, last)]:
             low, high = lows[place - first], highs[place - first]
-            wanted = WantedTimes(self._wanted.shape, self._run.times[place])
-            match[low:high] &= wanted.match(stamps[low:high])
+            here = WantedTimes(self._wanted.shape, self._run.times[place])
+            match[low:high] &= here.match(stamps[low:high])
         sums = np.concatenate(([0], np.cumsum(match)))
         self._got[first:last] += sums[highs] - sums[lows]
         return match
@@ -299,6 +299,12 @@ class WantedTimes:
         self.shape = shape
         self._times = set(times)
         self._array = np.array(sorted(self._times), dtype=np.int64)
+        self._gapless = bool(
+            len(self._array)
+            and shape.length == 0
+            and self._array[-1] - self._array[0] == len(self._array) - 1
+        )
+        """Whether they are all integers from the first to the last."""
 
     @property
     def several(self) -> bool:
@@ -315,9 +321,8 @@ class WantedTimes:
             same: Mask = stamps == self._array[0]
             return same if same.ndim == 1 else np.logical_and.reduce(same, axis=1)
         if stamps.ndim == 1:
-            first, last = self._array[0], self._array[-1]
-            if last - first == len(self._array) - 1:
-                between: Mask = (stamps >= first) & (stamps <= last)
+            if self._gapless:
+                between: Mask = (stamps >= self._array[0]) & (stamps <= self._array[-1])
                 return between
             places = np.searchsorted(self._array, stamps)
             places[places == len(self._array)] = 0
@@ -326,6 +331,12 @@ class WantedTimes:
         distinct, where = np.unique(stamps, axis=0, return_inverse=True)
         known = np.array([tuple(row) in self._times for row in distinct.tolist()], dtype=np.bool_)
         return known[where.reshape(-1)]
+
+    def all_match(self, stamps: Times) -> bool:
+        """Whether all of the stamps, one or more, are wanted."""
+        if self._gapless:
+            return bool(stamps.min() >= self._array[0] and stamps.max() <= self._array[-1])
+        return bool(self.match(stamps).all())
 
 
 class ByTime:

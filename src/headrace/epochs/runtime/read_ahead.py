@@ -1,7 +1,8 @@
 """Rows of whole epochs: many small ones in one go, large ones load by load.
 
 Small epochs that wait in the queue together are read in one pass, up to ``AHEAD_ROWS`` rows and
-about ``AHEAD_BYTES``; what was read of each is dropped when it was given.  Lines tell numbers of
+about ``AHEAD_BYTES``, or twice that where an epoch shares commits with those before it, which would
+be read again for it; what was read of each is dropped when it was given.  Lines tell numbers of
 rows and not of bytes, so how many rows that is follows from those that were read last; a pass
 that gets too large all the same is given up, and the epoch is read load by load.
 """
@@ -83,7 +84,8 @@ class ReadAhead:
         count = sum(one.rows for one in references)
         for item in self._queue:
             assert isinstance(item, WholeEpoch)
-            if count + item.rows > self._most:
+            shared = item.references[0].line <= wanted[-1].line
+            if count + item.rows > (2 * self._most if shared else self._most):
                 break
             count += item.rows
             times.append(item.time)
