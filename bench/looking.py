@@ -54,11 +54,11 @@ def fill(log: Log, groups: int = GROUPS, streams: int = STREAMS) -> None:
     for number in range(streams):
         config = StreamConfig(subjects=(f"s{number}.*",), partitions=UNITS)
         log.create_stream(f"s{number}", config)
-    _append(log, {f"s{number}" for number in range(streams)})
+    append(log, {f"s{number}" for number in range(streams)})
     for number in range(groups):
         _create(log, number, GroupName(f"s{number // 4 % streams}", f"g{number}"))
     queues = {stream.name for stream in log.streams(internal=True) if stream.config.internal}
-    _append(log, queues)
+    append(log, queues)
 
 
 def _create(log: Log, number: int, name: GroupName) -> None:
@@ -103,7 +103,7 @@ def _owned(tx: Tx, group: GroupName) -> None:
         claims.take(tx, group.key, str(unit), pins[2 * unit // UNITS])
 
 
-def _append(log: Log, wanted: set[str]) -> None:
+def append(log: Log, wanted: set[str]) -> None:
     made = batch_of([Event(subject="s.a", value=b"x" * 100, key="k")], 1)
     blob = encode_blob(made)
     ids = [
@@ -145,11 +145,11 @@ def readers_of(log: Log) -> list[tuple[str, int]]:
     return found
 
 
-def ack(log: Log, units: Sequence[tuple[str, int]], turn: int) -> None:
+def ack(log: Log, units: Sequence[tuple[str, int]], turn: int, step: int = 20) -> None:
     """Units ack on: a floor, and ranges above it, of each unit its own."""
     by_group: dict[str, dict[int, Progress]] = {}
     for number, (name, id) in enumerate(units):
-        at, gap = 20 * turn + number % 17, 3 + number % 41
+        at, gap = step * turn + number % 17, 3 + number % 41
         ranges = tuple((at + (gap + 3) * n, at + (gap + 3) * n + 3) for n in range(1, 9))
         by_group.setdefault(name, {})[id] = Progress(at, ranges)
 
