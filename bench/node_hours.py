@@ -109,9 +109,7 @@ class Page:
             raise SystemExit("no chromium on this machine")
         root = ["--no-sandbox"] if os.geteuid() == 0 else []
         self._playwright = sync_playwright().start()
-        self._browser = self._playwright.chromium.launch(
-            executable_path=path, args=[*FLAGS, *root]
-        )
+        self._browser = self._playwright.chromium.launch(executable_path=path, args=[*FLAGS, *root])
         self.page = self._browser.new_page()
         self.page.goto(node.link)
         self.page.wait_for_selector("hr-overview table", timeout=120_000)
