@@ -23,7 +23,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, TextIO, TypeAlias
 
@@ -235,8 +235,10 @@ def main() -> None:
         looking.fill(log, wanted.groups)
         changes = Changes(log, wanted.every)
         looking.ack(log, looking.readers_of(log), 0)
-        out = open(wanted.file, "w") if wanted.file else sys.stdout
-        with serving(place) as node:
+        with (
+            Path(wanted.file).open("w") if wanted.file else nullcontext(sys.stdout) as out,
+            serving(place) as node,
+        ):
             page = Page(node) if wanted.page_minutes else None
             if not wanted.still:
                 threading.Thread(target=node.listen, daemon=True).start()
@@ -244,13 +246,13 @@ def main() -> None:
             samples, pages = watch(node, wanted.minutes, page, wanted.page_minutes, out)
             if not wanted.still:
                 changes.stop()
+            found = results(samples, pages, still=wanted.still)
+            for each in found:
+                print(f"{each.name}\t{each.value:.3g} {each.unit}\t{each.target}", file=out)
+            print(f"changes\t{changes.turns}", file=out, flush=True)
         log.catalog.close()
-        for each in results(samples, pages, still=wanted.still):
-            print(f"{each.name}\t{each.value:.3g} {each.unit}\t{each.target}\t{each.ok}", file=out)
-        print(f"changes\t{changes.turns}", file=out, flush=True)
-        if wanted.file:
-            out.close()
-            show(results(samples, pages, still=wanted.still))
+    if wanted.file:
+        show(found)
 
 
 if __name__ == "__main__":

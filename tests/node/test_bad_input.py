@@ -119,11 +119,12 @@ def test_odd_subjects_headers_and_names_are_told_as_they_are_or_refused(
             where = f"{path}/{quote(short, safe='')}"
             assert filled.ask("DELETE", f"/api/v1{where}", {"name": short}).status == 200
     subject = "orders." + short
-    try:
-        filled.do(filled.hr.publish(subject, b"x", headers={"h": short.encode()}))
-    except InvalidInputError as error:
-        assert len(str(error)) > 10
+    publish = filled.hr.publish(subject, b"x", headers={"h": short.encode()})
+    if "\0" in short:  # subjects hold none
+        with pytest.raises(InvalidInputError, match="subject"):
+            filled.do(publish)
         return
+    filled.do(publish)
     found = filled.get(f"/streams/orders/events?start=earliest&limit=1000&subject={quote(subject)}")
     assert [(e["subject"], e["headers"]) for e in found["events"]] == [(subject, [["h", short]])]
 
@@ -168,7 +169,7 @@ def test_a_slow_sender_is_cut(filled: RunningNode, monkeypatch: pytest.MonkeyPat
 
 
 def test_too_many_connections_are_refused_and_what_is_left_goes_on(node: RunningNode) -> None:
-    listening = node.served._sockets[0]
+    listening = node.served.listening
     assert 1 <= listening.most <= CONNECTIONS_MAX
     listening.most = 20
     many = [socket.create_connection(("127.0.0.1", node.port)) for _ in range(200)]

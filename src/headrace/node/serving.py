@@ -43,9 +43,8 @@ class Served:
         tls_cert: str | None = None,
         tls_key: str | None = None,
     ) -> None:
-        listening = listening or listen(settings.host, settings.port, tls=settings.tls)
-        self._sockets = [listening]
-        port = self._sockets[0].getsockname()[1]
+        self.listening = listening or listen(settings.host, settings.port, tls=settings.tls)
+        port = self.listening.getsockname()[1]
         self.settings = NodeSettings(
             **{**{f: getattr(settings, f) for f in settings.__struct_fields__}, "port": port}
         )
@@ -71,7 +70,7 @@ class Served:
             check_pair(tls_cert, tls_key)
             config.load()
         except BaseException:
-            self.close_sockets()
+            self.listening.close()
             raise
         # Addresses are not logged, whatever a program has set up: people paste secrets into them.
         logging.getLogger("uvicorn.access").disabled = True
@@ -108,7 +107,7 @@ class Served:
     async def _serve(self) -> None:
         # uvicorn's own handlers would raise the signal again after the end.
         self._server.capture_signals = _no_signals  # type: ignore[method-assign,assignment]
-        await self._server.serve(sockets=self._sockets)
+        await self._server.serve(sockets=[self.listening])
 
     async def wait(self) -> None:
         """Until it is stopped."""
@@ -122,10 +121,6 @@ class Served:
         with suppress(asyncio.CancelledError):
             await self._serving
         await self._tasks.close()
-
-    def close_sockets(self) -> None:
-        for each in self._sockets:
-            each.close()
 
     async def _cut_slow(self) -> None:
         """Cut connections whose request does not come to an end."""
