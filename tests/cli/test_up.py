@@ -6,6 +6,7 @@ import http.client
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -14,7 +15,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import headrace.sync
+from headrace.catalog import schema
+from headrace.log.open import open_log
 from tests.support import ROOT, SOURCES, hearing_ctrl_c, wait_until
 
 
@@ -87,6 +92,50 @@ def test_up_makes_a_catalog_serves_it_and_fills_work_queues_without_spark(tmp_pa
         assert said["address"] in second.stderr
         running.send_signal(signal.SIGINT)
         assert running.wait(20) == 130
+
+
+def said(*words: str) -> tuple[int, str]:
+    """What a command that is refused says."""
+    found = subprocess.run(
+        [sys.executable, "-m", "headrace", *words],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": SOURCES},
+        timeout=60,
+    )
+    assert found.stdout == ""
+    return found.returncode, found.stderr
+
+
+@pytest.mark.parametrize("command", ["up", "serve"])
+def test_what_cannot_be_served_is_said_before_anything_is_made(
+    tmp_path: Path, command: str
+) -> None:
+    place, nothing = tmp_path / "data", tmp_path / "nothing.pem"
+    nothing.write_text("nothing")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        code, why = said("--catalog", str(place), command, "--port", str(port))
+    assert (code, f"--port {port + 1}" in why) == (1, True)
+    pair = ("--tls-cert", str(nothing), "--tls-key", str(nothing))
+    for words, about in (
+        (pair, "do not work"),
+        (pair[:2], "go together"),
+        (("--host", "0.0.0.0"), "--insecure"),
+    ):
+        code, why = said("--catalog", str(place), command, "--port", "0", *words)
+        assert (code, about in why) == (2, True), why
+    assert not place.exists()
+
+
+def test_a_catalog_that_is_newer_is_not_served(tmp_path: Path) -> None:
+    log = open_log(tmp_path / "data")
+    log.catalog.write(lambda tx: schema.put_setting(tx, "schema_version", "999"))
+    log.catalog.close()
+    for command in ("up", "serve"):
+        code, why = said("--catalog", str(tmp_path / "data"), command, "--port", "0")
+        assert (code, "upgrade Headrace" in why) == (1, True)
 
 
 def test_the_address_of_the_catalog_is_in_no_words_of_a_process(tmp_path: Path) -> None:

@@ -171,6 +171,28 @@ def test_what_did_not_change_is_not_made_again(looker: Looker) -> None:
     assert looker.look()["reader/report"].lag.events == 1
 
 
+def test_a_group_whose_members_are_silent_or_lost_is_not_made_again(looker: Looker) -> None:
+    log, group = looker.log, GroupName("orders", "static")
+    ttl_ms = 100_000
+
+    def own(tx: Tx) -> None:
+        segments = log.stream("orders").segments
+        join(tx, group.key, {each.id: Progress(each.head, ()) for each in segments})
+        join(tx, SHARED, {each.id: Progress(each.head, ()) for each in segments})
+        assert leases.acquire(tx, group.pin("m1"), "host", ttl_ms) is not None
+        assert leases.acquire(tx, leader_lease(SHARED), "host", ttl_ms) is not None
+
+    log.catalog.write(own)
+    for later_s, said in ((70, "silent"), (200, "lost")):
+        looker.now_us += later_s * 1_000_000 - 1_000_000
+        before = looker.look()
+        looker.now_us += 1_000_000
+        after = looker.look()
+        for name in ("orders/static", "$share/audit/orders.>"):
+            assert after[name].units is before[name].units
+        assert [one.state for one in after["orders/static"].members] == [said, "missing"]
+
+
 def test_a_memory_keeps_what_is_equal() -> None:
     memory = Memory()
     first = memory.each("m", [1, 2], lambda basis: {n: [n] for n in basis})

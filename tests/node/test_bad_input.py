@@ -6,14 +6,17 @@ import socket
 import time
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 
 from headrace.errors import InvalidInputError, ListenError, TLSError
+from headrace.log.limits import EVENT_BYTES_MAX
+from headrace.node.accepting import CONNECTIONS_MAX, listen
 from headrace.node.node import NodeSettings
 from headrace.node.routes import PREFIX, table
-from headrace.node.serving import check, listen
+from headrace.node.serving import check
 from tests.node.fuzz import OddRequest, requests
 from tests.node.fuzz import check as check_request
 from tests.node.support import RunningNode
@@ -100,6 +103,46 @@ ODD_TEXTS = ["<script>alert(1)</script>", "\u202eevil", "a\u0000b", "é" * 3000]
 
 
 @pytest.mark.parametrize("text", ODD_TEXTS)
+def test_odd_subjects_headers_and_names_are_told_as_they_are_or_refused(
+    filled: RunningNode, text: str
+) -> None:
+    short = text[:200]
+    for path, body in (
+        ("/streams", {"stream": short, "subjects": ["x.>"]}),
+        ("/groups", {"kind": "static", "stream": "orders", "group": short, "max_members": 1}),
+        ("/groups", {"kind": "reader", "group": short, "streams": ["orders"]}),
+        ("/tokens", {"token": short, "roles": ["view"]}),
+    ):
+        found = filled.ask("POST", f"/api/v1{path}", body)
+        assert found.status in (200, 400), found.body
+        if found.status == 200:
+            where = f"{path}/{quote(short, safe='')}"
+            assert filled.ask("DELETE", f"/api/v1{where}", {"name": short}).status == 200
+    subject = "orders." + short
+    publish = filled.hr.publish(subject, b"x", headers={"h": short.encode()})
+    if "\0" in short:  # subjects hold none
+        with pytest.raises(InvalidInputError, match="subject"):
+            filled.do(publish)
+        return
+    filled.do(publish)
+    found = filled.get(f"/streams/orders/events?start=earliest&limit=1000&subject={quote(subject)}")
+    assert [(e["subject"], e["headers"]) for e in found["events"]] == [(subject, [["h", short]])]
+
+
+def test_a_line_of_8_mib_is_cut_where_it_is_shown(filled: RunningNode) -> None:
+    line = b'{"line": "' + b"x" * (EVENT_BYTES_MAX - 12) + b'"}'
+    filled.do(filled.hr.publish("orders.long", line, headers={"long": line[:60_000]}))
+    listed = filled.ask("GET", "/api/v1/streams/orders/events?subject=orders.long&start=earliest")
+    (event,) = listed.json()["events"]
+    assert (event["size_bytes"], event["cut"]) == (len(line), True)
+    assert len(listed.body) < 128 * 1024
+    place = f"segment={event['segment']}&offset={event['offset']}"
+    alone = filled.ask("GET", f"/api/v1/streams/orders/event?{place}")
+    assert alone.json()["cut"]
+    assert len(alone.body) < 2 * 1024 * 1024
+
+
+@pytest.mark.parametrize("text", ODD_TEXTS)
 def test_odd_keys_and_values_come_back_as_they_are(filled: RunningNode, text: str) -> None:
     key = text.replace("\u0000", "0")[:200]
     filled.post("/publish", {"subject": "orders.odd", "value": text, "key": key})
@@ -123,6 +166,26 @@ def test_a_slow_sender_is_cut(filled: RunningNode, monkeypatch: pytest.MonkeyPat
     assert made.recv(10) == b""
     assert time.monotonic() - began_s < 15
     made.close()
+
+
+def test_too_many_connections_are_refused_and_what_is_left_goes_on(node: RunningNode) -> None:
+    listening = node.served.listening
+    assert 1 <= listening.most <= CONNECTIONS_MAX
+    listening.most = 20
+    many = [socket.create_connection(("127.0.0.1", node.port)) for _ in range(200)]
+    refused = node.ask("GET", "/api/v1/me")
+    assert (refused.status, refused.json()["title"]) == (503, "TooManyConnections")
+    assert len(refused.json()["detail"]) > 10
+    for each in many:
+        each.close()
+    wait_until(lambda: answers(node), "an answer")
+
+
+def answers(node: RunningNode) -> bool:
+    try:
+        return node.ask("GET", "/api/v1/me").status == 200
+    except OSError:  # cut before the question was read
+        return False
 
 
 def test_what_is_not_for_others_is_not_served_to_them() -> None:

@@ -18,6 +18,7 @@ from headrace.cli.values import duration_s
 
 if TYPE_CHECKING:
     from headrace.api.client import Headrace
+    from headrace.node.accepting import BoundedSocket
     from headrace.node.node import NodeSettings
     from headrace.node.serving import Served
 
@@ -71,14 +72,24 @@ class NodeOptions:
         check(made, insecure=self.insecure)
         return made
 
-    def serving(self, hr: Headrace) -> Served:
-        """A node over an open log; it listens from here on."""
+    def listening(self) -> BoundedSocket:
+        """What the node listens on: before a catalog is opened, so that none is made in vain."""
+        from headrace.node.accepting import listen
+        from headrace.node.serving import check_pair
+
+        settings = self.settings
+        check_pair(self.tls_cert, self.tls_key)
+        return listen(settings.host, settings.port, tls=settings.tls)
+
+    def serving(self, hr: Headrace, listening: BoundedSocket) -> Served:
+        """A node over an open log."""
         from headrace.node.serving import Served
 
         return Served(
             hr,
             self.settings,
             folder=getattr(hr.log.catalog, "folder", None),
+            listening=listening,
             tls_cert=self.tls_cert,
             tls_key=self.tls_key,
         )
@@ -105,12 +116,13 @@ def serve(*, node: NodeOptions = NODE, options: Options = NONE) -> int:
 async def _serve(options: Options, node: NodeOptions, *, read_only: bool) -> int:
     from headrace.node.serving import until_signal
 
-    async with options.open_async(housekeeping=not read_only) as hr:
-        served = node.serving(hr)
-        await served.start()
-        say(served, options)
-        number = await until_signal()
-        await served.stop()
+    with node.listening() as listening:
+        async with options.open_async(housekeeping=not read_only) as hr:
+            served = node.serving(hr, listening)
+            await served.start()
+            say(served, options)
+            number = await until_signal()
+            await served.stop()
     return EXIT_INTERRUPTED if number == signal.SIGINT else 0
 
 

@@ -60,7 +60,6 @@ def up(
     * `headrace up`
     * `headrace --catalog ./data up --port 8480 --no-spark`
     """
-    node.settings  # noqa: B018 (bad ones are refused before anything is made)
     return asyncio.run(_up(options, node, spark=spark))
 
 
@@ -68,24 +67,25 @@ async def _up(options: Options, node: NodeOptions, *, spark: bool) -> int:
     from headrace.node.filling import Fillers
     from headrace.node.serving import until_signal
 
-    async with options.open_async(create=True, housekeeping=True) as hr:
-        await hr.in_thread(_check_alone, hr)
-        served = node.serving(hr)
-        lease = await hr.in_thread(_take, hr, served.address)
-        await served.start()
-        fillers = Fillers(hr.host, options.spark)
-        child = _pipeline(options, hr) if spark and _has_spark() else None
-        say(served, options, spark=child is not None)
-        keeping = hr.host.spawn(_keep(hr, lease))
-        number = await until_signal()
-        keeping.cancel()
-        if child is not None:
-            child.terminate()
-        await fillers.close()
-        await served.stop()
-        if child is not None:
-            await hr.in_thread(_ended, child)
-        await hr.in_thread(hr.log.catalog.leases.release, lease)
+    with node.listening() as listening:
+        async with options.open_async(create=True, housekeeping=True) as hr:
+            await hr.in_thread(_check_alone, hr)
+            served = node.serving(hr, listening)
+            lease = await hr.in_thread(_take, hr, served.address)
+            await served.start()
+            fillers = Fillers(hr.host, options.spark)
+            child = _pipeline(options, hr) if spark and _has_spark() else None
+            say(served, options, spark=child is not None)
+            keeping = hr.host.spawn(_keep(hr, lease))
+            number = await until_signal()
+            keeping.cancel()
+            if child is not None:
+                child.terminate()
+            await fillers.close()
+            await served.stop()
+            if child is not None:
+                await hr.in_thread(_ended, child)
+            await hr.in_thread(hr.log.catalog.leases.release, lease)
     return EXIT_INTERRUPTED if number == signal.SIGINT else 0
 
 

@@ -13,10 +13,14 @@ import msgspec
 
 from headrace.catalog.leases import Ended
 from headrace.groups.findings import moment, moment_words, time_words
-from headrace.groups.shapes import Finding, GroupMember
+from headrace.groups.shapes import Finding, GroupMember, GroupView
 
 SILENT_PART = 0.6
 """Silent for more than this part of its lease, at least one renewal did not come."""
+SETTLED_S = 60.0
+"""So long after a lease has ended, time alone changes nothing of what is said of its holder."""
+
+WELL, SILENT, ENDED = "well", "silent", "ended"
 
 
 def heard_at(lease: Ended) -> datetime | None:
@@ -34,12 +38,21 @@ def silence_s(lease: Ended, now_us: int) -> float | None:
     )
 
 
+def phase(lease: Ended | None, now_us: int) -> str | None:
+    """How it is with the holder of a lease; None just after its end, when much is still said."""
+    if lease is None:
+        return ENDED
+    if lease.expires_us > now_us:
+        return WELL if silence_s(lease, now_us) is None else SILENT
+    return ENDED if now_us - lease.expires_us > SETTLED_S * 1e6 else None
+
+
 def heard(member: GroupMember, lease: Ended, now_us: int) -> GroupMember:
     """A member whose lease is held, with when it was last heard."""
     silent_s = silence_s(lease, now_us)
     if silent_s is None:
         return msgspec.structs.replace(member, heard_at=heard_at(lease))
-    why = f"not heard for {time_words(silent_s)}; its lease ends {moment_words(lease.expires_us)}"
+    why = f"{_silence(silent_s)}; its lease ends {moment_words(lease.expires_us)}"
     return msgspec.structs.replace(member, state="silent", why=why, heard_at=heard_at(lease))
 
 
@@ -68,7 +81,45 @@ def silent_leader(group: str, lease: Ended, now_us: int) -> Finding:
     return Finding(
         finding="leader_silent",
         about=group,
-        sentence=f"its leader {lease.owner} is not heard for {time_words(silent_s)}",
+        sentence=_silent_leader(lease.owner, silent_s),
         next=f"if it is dead, another takes over {moment_words(lease.expires_us)}",
         needs_person=False,
     )
+
+
+def aged(view: GroupView, now_us: int) -> GroupView:
+    """A view of which nothing has changed but that who was silent is so for longer."""
+    if not any(each.finding in _OF_SILENCE for each in view.findings):
+        return view
+    now = moment(now_us)
+    members = tuple(_aged(member, now) for member in view.members)
+    told = iter(silent(view.group, members))
+    found = []
+    for each in view.findings:
+        if each.finding == "member_silent":
+            each = next(told)
+        elif each.finding == "leader_silent" and view.leader and view.leader_heard_at:
+            silent_s = (now - view.leader_heard_at).total_seconds()
+            sentence = _silent_leader(view.leader, silent_s)
+            each = msgspec.structs.replace(each, sentence=sentence)
+        found.append(each)
+    return msgspec.structs.replace(view, members=members, findings=tuple(found))
+
+
+_OF_SILENCE = ("member_silent", "leader_silent")
+
+
+def _aged(member: GroupMember, now: datetime) -> GroupMember:
+    if member.state != "silent" or member.heard_at is None:
+        return member
+    _, _, rest = member.why.partition("; ")
+    said = _silence((now - member.heard_at).total_seconds())
+    return msgspec.structs.replace(member, why=f"{said}; {rest}")
+
+
+def _silence(seconds: float) -> str:
+    return f"not heard for {time_words(seconds)}"
+
+
+def _silent_leader(owner: str, seconds: float) -> str:
+    return f"its leader {owner} is {_silence(seconds)}"

@@ -27,7 +27,8 @@ class Basis(NamedTuple):
 
     parts: tuple[object, ...]
     leases: tuple[Ended | None, ...]
-    """A view of leases that are held, and well, changes with time only in its lag."""
+    """While nothing changes about them, a view changes with time only in its lag, and in how long
+    who is silent was not heard."""
 
 
 class KindOfGroups(ABC):

@@ -56,6 +56,7 @@ class _Made(NamedTuple):
     """A view that was made before."""
 
     basis: Basis
+    phases: tuple[str, ...]
     view: GroupView
     at_us: int
 
@@ -73,13 +74,15 @@ def _again(name: FullName, picture: Picture) -> GroupView:
         basis = None
     if basis is None:
         return _view(name, picture)
+    now_us = picture.now_us
     known = cast(_Made | None, picture.memory.last(("view", name)))
-    if known is not None and known.basis == basis and _are_well(basis, picture.now_us):
-        return _aged(known.view, picture.now_us - known.at_us)
+    phases = _phases(basis, now_us)
+    if known is not None and known.basis == basis and known.phases == phases:
+        return hearing.aged(_aged(known.view, now_us - known.at_us), now_us)
     before = len(picture.wanted)
     made = _view(name, picture)
-    if len(picture.wanted) == before and _can_age(made):
-        picture.memory.keep(("view", name), _Made(basis, made, picture.now_us))
+    if phases is not None and len(picture.wanted) == before and _can_age(made):
+        picture.memory.keep(("view", name), _Made(basis, phases, made, now_us))
     return made
 
 
@@ -91,12 +94,11 @@ def _can_age(made: GroupView) -> bool:
     return all(unit.seconds for unit in made.units if unit.events)
 
 
-def _are_well(basis: Basis, now_us: int) -> bool:
-    """Whether all leases are held, and by processes that were heard: time changes nothing then."""
-    return all(
-        lease is None or (lease.expires_us > now_us and hearing.silence_s(lease, now_us) is None)
-        for lease in basis.leases
-    )
+def _phases(basis: Basis, now_us: int) -> tuple[str, ...] | None:
+    """How it is with those who hold the leases; None where time alone changes what is said."""
+    found = [hearing.phase(lease, now_us) for lease in basis.leases]
+    phases = tuple([each for each in found if each is not None])
+    return phases if len(phases) == len(found) else None
 
 
 def _aged(view: GroupView, by_us: int) -> GroupView:

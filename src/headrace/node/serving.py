@@ -8,10 +8,8 @@ cut.  A connection that sends its request byte by byte is cut after ``SLOW_S``.
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
 import signal
-import socket
 import ssl
 from collections.abc import Callable
 from contextlib import suppress
@@ -20,11 +18,11 @@ from pathlib import Path
 import uvicorn
 
 from headrace.api.client import Headrace
-from headrace.errors import InvalidInputError, ListenError, TLSError
+from headrace.errors import InvalidInputError, TLSError
+from headrace.node.accepting import CONNECTIONS_MAX, BoundedSocket, listen
 from headrace.node.app import NodeApp
 from headrace.node.node import Node, NodeSettings, gate_of, is_loopback
 
-CONNECTIONS_MAX = 1_000
 GRACE_S = 1
 SLOW_S = 10.0
 SWEEP_S = 1.0
@@ -41,11 +39,12 @@ class Served:
         settings: NodeSettings,
         *,
         folder: Path | None,
+        listening: BoundedSocket | None = None,
         tls_cert: str | None = None,
         tls_key: str | None = None,
     ) -> None:
-        self._sockets = [listen(settings.host, settings.port)]
-        port = self._sockets[0].getsockname()[1]
+        self.listening = listening or listen(settings.host, settings.port, tls=settings.tls)
+        port = self.listening.getsockname()[1]
         self.settings = NodeSettings(
             **{**{f: getattr(settings, f) for f in settings.__struct_fields__}, "port": port}
         )
@@ -68,12 +67,11 @@ class Served:
             ssl_keyfile=tls_key,
         )
         try:
+            check_pair(tls_cert, tls_key)
             config.load()
-        except (ssl.SSLError, OSError) as error:
-            self.close_sockets()
-            raise TLSError(
-                f"the certificate {tls_cert} and the key {tls_key} do not work: {error}"
-            ) from error
+        except BaseException:
+            self.listening.close()
+            raise
         # Addresses are not logged, whatever a program has set up: people paste secrets into them.
         logging.getLogger("uvicorn.access").disabled = True
         self._server = uvicorn.Server(config)
@@ -109,7 +107,7 @@ class Served:
     async def _serve(self) -> None:
         # uvicorn's own handlers would raise the signal again after the end.
         self._server.capture_signals = _no_signals  # type: ignore[method-assign,assignment]
-        await self._server.serve(sockets=self._sockets)
+        await self._server.serve(sockets=[self.listening])
 
     async def wait(self) -> None:
         """Until it is stopped."""
@@ -123,10 +121,6 @@ class Served:
         with suppress(asyncio.CancelledError):
             await self._serving
         await self._tasks.close()
-
-    def close_sockets(self) -> None:
-        for each in self._sockets:
-            each.close()
 
     async def _cut_slow(self) -> None:
         """Cut connections whose request does not come to an end."""
@@ -162,25 +156,6 @@ class _no_signals:  # noqa: N801
     def __exit__(self, *_: object) -> None: ...
 
 
-def listen(host: str, port: int) -> socket.socket:
-    """A listening socket, or an error that says what to do."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    made = socket.socket(family, socket.SOCK_STREAM)
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        made.bind((host, port))
-        made.listen(256)
-    except OSError as error:
-        made.close()
-        if error.errno == errno.EADDRINUSE:
-            raise ListenError(
-                f"port {port} of {host} is in use; give another one: --port {port + 1}"
-            ) from error
-        raise ListenError(f"cannot listen on {host}, port {port}: {error.strerror}") from error
-    made.setblocking(False)
-    return made
-
-
 def check(settings: NodeSettings, *, insecure: bool) -> None:
     """Settings that would let strangers in are refused."""
     if not 0 <= settings.port <= 65_535:
@@ -194,6 +169,18 @@ def check(settings: NodeSettings, *, insecure: bool) -> None:
             f"{settings.host} is reached from other machines, and without TLS tokens and events "
             "can be read on the way: give --tls-cert and --tls-key, or say --insecure"
         )
+
+
+def check_pair(tls_cert: str | None, tls_key: str | None) -> None:
+    """A certificate that is none, or does not fit its key, is refused."""
+    if tls_cert is None:
+        return
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(tls_cert, tls_key)
+    except (ssl.SSLError, OSError) as error:
+        raise TLSError(
+            f"the certificate {tls_cert} and the key {tls_key} do not work: {error}"
+        ) from error
 
 
 async def until_signal(stop: Callable[[], None] | None = None) -> int:
