@@ -35,7 +35,7 @@ from headrace.spark import records
 from headrace.spark.connection import Connection, check_shared
 from headrace.spark.jobs import Job, JobSpec, JobStatus, Joining
 from headrace.spark.recorder import Recorder
-from headrace.spark.records import JobRecord
+from headrace.spark.records import JobRecord, told
 from headrace.spark.supervision import (
     BackOff,
     Effect,
@@ -75,15 +75,6 @@ class _Work(NamedTuple):
     job: Job
     stop: threading.Event
     thread: threading.Thread
-
-
-def told(error: BaseException) -> str:
-    """An error in a line or two, for an entry."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    # Spark puts the message of a Python worker below many lines of its own.
-    own = [line for line in lines if line.startswith("headrace.errors.")]
-    text = own[-1] if own else " ".join(lines[:2])
-    return f"{type(error).__name__}: {text}"[: records.ERROR_CHARS_MAX]
 
 
 class Supervisor:
