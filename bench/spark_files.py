@@ -261,7 +261,7 @@ def publish(spark: SparkSession, folder: Path) -> list[Result]:
         frame = reader.option("startingOffsets", "earliest").load()
         return median(frame, folder / f"cp-{next(runs)}", lambda _: log.append("bench", table))
 
-    ratio, shown = _in_turn(floor, ours, 3)
+    ratio, shown = _in_turn(floor, ours, ROUNDS)
     log.catalog.close()
     return [at_most("Spark, publish to foreachBatch", ratio, 1.0, "x the file source", shown)]
 
