@@ -71,17 +71,25 @@ def ratio_of_rounds(
     floor: Callable[[], float], ours: Callable[[], float], rounds: int
 ) -> tuple[float, float, float]:
     """(median ratio, median floor, median ours) of two rates, measured in turn."""
-    floors, rates, ratios = [], [], []
+    found = rounds_of(floor, ours, rounds)
+    floors, rates = zip(*found, strict=True)
+    ratio = statistics.median(rate / base for base, rate in found)
+    return ratio, statistics.median(floors), statistics.median(rates)
+
+
+def rounds_of(
+    floor: Callable[[], float], ours: Callable[[], float], rounds: int
+) -> list[tuple[float, float]]:
+    """(floor, ours) of each round, measured in turn."""
+    found = []
     for number in range(rounds):
         # Whoever goes first in a round is first half of the time.
         if number % 2:
             rate, base = ours(), floor()
         else:
             base, rate = floor(), ours()
-        floors.append(base)
-        rates.append(rate)
-        ratios.append(rate / base)
-    return statistics.median(ratios), statistics.median(floors), statistics.median(rates)
+        found.append((base, rate))
+    return found
 
 
 def percentile(values: list[float], share: float) -> float:

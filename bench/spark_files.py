@@ -29,7 +29,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 import headrace.spark
-from bench.harness import Result, at_most, show
+from bench.harness import Result, at_most, rounds_of, show
 from bench.spark_source import events
 from headrace.catalog.streams import StreamConfig
 from headrace.log.log import Log
@@ -60,16 +60,9 @@ def _in_turn(floor: Callable[[], float], ours: Callable[[], float], rounds: int)
     """(median ratio of seconds, the rounds as text); the first round warms up."""
     floor()
     ours()
-    found = []
-    for number in range(rounds):
-        # Whoever goes first in a round is first half of the time.
-        if number % 2:
-            mine, base = ours(), floor()
-        else:
-            base, mine = floor(), ours()
-        found.append((mine, base))
-    shown = " ".join(f"{mine:.3f}/{base:.3f}" for mine, base in found) + " s"
-    return statistics.median(mine / base for mine, base in found), shown
+    found = rounds_of(floor, ours, rounds)
+    shown = " ".join(f"{mine:.3f}/{base:.3f}" for base, mine in found) + " s"
+    return statistics.median(mine / base for base, mine in found), shown
 
 
 def _seconds(frame: DataFrame) -> float:
@@ -268,7 +261,7 @@ def publish(spark: SparkSession, folder: Path) -> list[Result]:
         frame = reader.option("startingOffsets", "earliest").load()
         return median(frame, folder / f"cp-{next(runs)}", lambda _: log.append("bench", table))
 
-    ratio, shown = _in_turn(floor, ours, 3)
+    ratio, shown = _in_turn(floor, ours, ROUNDS)
     log.catalog.close()
     return [at_most("Spark, publish to foreachBatch", ratio, 1.0, "x the file source", shown)]
 

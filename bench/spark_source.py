@@ -23,7 +23,7 @@ from pyspark.sql.types import StructType
 
 import headrace.spark
 from bench.growth import grow
-from bench.harness import Result, at_least, at_most, ratio_of_rounds, show
+from bench.harness import Result, at_least, at_most, ratio_of_rounds, rounds_of, show
 from headrace.catalog.streams import StreamConfig
 from headrace.log.log import Log
 from headrace.log.open import open_log
@@ -183,14 +183,14 @@ def native(spark: SparkSession, folder: Path) -> Result:
 
     floor()
     ours()
-    ratio, base, found = ratio_of_rounds(floor, ours, ROUNDS)
+    rounds = rounds_of(floor, ours, ROUNDS)
     log.catalog.close()
     return at_least(
         "Spark native read",
-        ratio,
+        statistics.median(mine / base for base, mine in rounds),
         0.7,
         "of spark.read.parquet",
-        f"{found:,.0f} against {base:,.0f} events/s",
+        " ".join(f"{mine / 1e6:.2f}/{base / 1e6:.2f}" for base, mine in rounds) + " M events/s",
     )
 
 
@@ -260,16 +260,14 @@ def planning(folder: Path) -> list[Result]:
         ("rows and bytes", {"maxOffsetsPerTrigger": "50", "maxBytesPerTrigger": "10000"}),
         ("bytes", {"maxBytesPerTrigger": "10000"}),
     ):
-        ratio, small, large = ratio_of_rounds(
-            partial(plan_s, SMALL, limits), partial(plan_s, LARGE, limits), ROUNDS
-        )
+        rounds = rounds_of(partial(plan_s, SMALL, limits), partial(plan_s, LARGE, limits), ROUNDS)
         results.append(
             at_most(
                 f"Spark planning, 100,000 batches of backlog, limit of {what}",
-                ratio,
+                statistics.median(large / small for small, large in rounds),
                 1.25,
                 "x the time with 100",
-                f"{large * 1e6:.0f} against {small * 1e6:.0f} µs",
+                " ".join(f"{large * 1e6:.0f}/{small * 1e6:.0f}" for small, large in rounds) + " µs",
             )
         )
     return results

@@ -12,7 +12,7 @@ import contextlib
 import errno
 import io
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from pathlib import Path
@@ -91,6 +91,17 @@ class Store:
         except _failures() as error:
             raise self._failure("write", path, error) from error
 
+    def put_same(self, paths: Sequence[str], data: bytes | memoryview) -> None:
+        """Write a new file under several names; in a folder they are links to one.
+
+        A file is never changed, and goes from the disk with the last of its names.
+        """
+        first, *others = paths
+        self.put(first, data)
+        for path in others:
+            if self._folder is None or not _linked_durably(self._folder, first, path):
+                self.put(path, data)
+
     def open(self, path: str) -> pa.NativeFile:
         """A seekable reader of the file; raises FileNotFoundError when there is none."""
         import pyarrow as pa
@@ -164,11 +175,7 @@ class Store:
 
 def _write_durably(root: Path, file: Path, data: memoryview) -> None:
     """Write a new file and sync it, with every folder that got a new entry."""
-    changed = [file.parent]
-    while changed[-1] != root and not changed[-1].exists():
-        changed.append(changed[-1].parent)
-    for folder in reversed(changed[:-1]):
-        private.make_folder(folder, inside=True)
+    changed = _made_folders(root, file)
     handle = private.make_file(file, os.O_WRONLY | os.O_EXCL)
     try:
         while data:
@@ -182,6 +189,28 @@ def _write_durably(root: Path, file: Path, data: memoryview) -> None:
         os.close(handle)
     for folder in changed:
         _sync_folder(folder)
+
+
+def _linked_durably(root: Path, path: str, link: str) -> bool:
+    """Whether a file has a second name now; a file system may know no links."""
+    try:
+        changed = _made_folders(root, root / link)
+        os.link(root / path, root / link)
+        for folder in changed:
+            _sync_folder(folder)
+    except OSError:
+        return False
+    return True
+
+
+def _made_folders(root: Path, file: Path) -> list[Path]:
+    """The folders that get a new entry with a file; those that were missing are made."""
+    changed = [file.parent]
+    while changed[-1] != root and not changed[-1].exists():
+        changed.append(changed[-1].parent)
+    for folder in reversed(changed[:-1]):
+        private.make_folder(folder, inside=True)
+    return changed
 
 
 def _sync_folder(folder: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -13,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 from headrace.catalog.streams import StreamConfig
-from headrace.errors import CatalogUnavailableError
+from headrace.errors import CatalogUnavailableError, StoreError
 from headrace.groups.partitioned.admin import create_elastic, delete
 from headrace.groups.partitioned.names import GroupName
 from headrace.groups.partitioned.runtime.work_queue import SegmentRead
@@ -70,6 +72,21 @@ def publish(log: Log, first: int, count: int) -> None:
     log.append("orders", pa.table({"subject": subjects, "value": values}))
 
 
+def padded(log: Log, first: int, count: int) -> None:
+    """Events that are large enough for files."""
+    subjects = [f"orders.{n % 11}" for n in range(first, first + count)]
+    values = [str(n).encode().ljust(256 * 1024) for n in range(first, first + count)]
+    log.append("orders", pa.table({"subject": subjects, "value": values}))
+
+
+def files_of(log: Log, folder: Path, name: str) -> set[int]:
+    """What there is on the disk for the queue of a group, whatever its names."""
+    queue = log.stream(GroupName("orders", name).work_queue)
+    assert log.store is not None
+    listed = log.store.list(f"{log.prefix}/{queue.id}/")
+    return {(Path(log.store.url) / each.path).stat().st_ino for each in listed}
+
+
 def queued(log: Log, name: str) -> list[int]:
     queue = GroupName("orders", name).work_queue
     last: dict[str, int] = {}
@@ -102,6 +119,54 @@ def test_a_round_is_read_once_for_all_groups_at_the_same_place(
         status = job.status()
         assert (status.events, status.lag_events) == (800, 0)
         assert status.rounds >= 2
+
+
+def test_groups_that_partition_alike_are_written_once(
+    log: Log, group: MakeGroup, tmp_path: Path
+) -> None:
+    jobs = [group("one"), group("two"), group("wider", members=4)]
+    padded(log, 0, 60)
+    with ExitStack() as at_work:
+        for job in jobs:
+            at_work.enter_context(job.joined())
+        assert jobs[0].step()
+    places = {name: files_of(log, tmp_path, name) for name in ("one", "two", "wider")}
+    assert places["one"]
+    assert places["one"] == places["two"]
+    assert not places["one"] & places["wider"]
+    for name in places:
+        assert queued(log, name) == list(range(60))
+    assert log.store is not None
+    queue = log.stream(GroupName("orders", "one").work_queue)
+    for each in list(log.store.list(f"{log.prefix}/{queue.id}/")):  # as a sweep does, later
+        log.store.delete(each.path)
+    assert queued(log, "two") == list(range(60))
+
+
+def test_what_cannot_be_written_leaves_no_file_of_any_group(
+    log: Log, group: MakeGroup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = [group("one"), group("two")]
+    padded(log, 0, 60)
+    real, left = os.fsync, [3]
+
+    def fail_once(handle: int) -> None:
+        if "/store/" in os.readlink(f"/proc/self/fd/{handle}"):
+            left[0] -= 1
+            if left[0] == 0:
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+        real(handle)
+
+    with ExitStack() as at_work:
+        for job in jobs:
+            at_work.enter_context(job.joined())
+        monkeypatch.setattr(os, "fsync", fail_once)
+        with pytest.raises(StoreError):
+            jobs[0].step()
+        assert not files_of(log, tmp_path, "one") | files_of(log, tmp_path, "two")
+        assert jobs[1].step()
+    for name in ("one", "two"):
+        assert queued(log, name) == list(range(60))
 
 
 def test_a_group_that_is_elsewhere_goes_its_own_way_until_they_meet(

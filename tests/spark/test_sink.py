@@ -166,6 +166,7 @@ def test_bad_rows_go_to_the_dead_letters_in_the_same_commit(
         ({"stream": ""}, InvalidOptionError, "option stream is missing"),
         ({"stream": "gone"}, UnknownStreamError, "there is no stream 'gone'"),
         ({"topic": "x"}, InvalidOptionError, "give 'stream' for a write"),
+        ({"includeHeaders": "true"}, InvalidOptionError, "'headers' is always written"),
         ({"subject": "clean.x", "subjectColumn": "subject"}, InvalidOptionError, "not both"),
         ({"subject": "other.x"}, HeadraceError, "captures clean.>, not 'other.x'"),
         ({"deadLetterStream": "gone"}, UnknownStreamError, "'gone'"),

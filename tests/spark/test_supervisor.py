@@ -13,10 +13,13 @@ from pyspark.sql import SparkSession
 
 from headrace.catalog import Tx, leases
 from headrace.errors import CatalogUnavailableError, PipelineLedError
+from headrace.groups import decisions
+from headrace.groups.decisions import Decision, What
 from headrace.groups.partitioned import admin
+from headrace.groups.partitioned.runtime.work_queue import SegmentRead
 from headrace.log.compact_policy import BUCKET, CompactionPolicy
 from headrace.log.log import Log
-from headrace.spark import records
+from headrace.spark import partition_task, records
 from headrace.spark.compact import CompactionJob
 from headrace.spark.connection import Connection, connection_of
 from headrace.spark.records import JobRecord, PipelineStatus, read_status
@@ -299,6 +302,42 @@ def test_once_does_what_is_due_and_ends(
     ]
     assert batches_of(log) == 2, "the file, and what the queue was given"
     assert not pipeline.status.led
+
+
+def test_once_reads_a_stream_once_for_all_its_groups_and_shows_no_rate(
+    connection: Connection, log: Log, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add(log)
+    for name in ("g", "h"):
+        admin.create_elastic(log, "s", name, max_members=2, filter="s.*", wildcards=[1])
+    read: list[int] = []
+    real = partition_task._events
+
+    def counted(work: Any, share: SegmentRead, log: Log) -> Any:
+        read.append(share.end - share.start)
+        return real(work, share, log)
+
+    monkeypatch.setattr(partition_task, "_events", counted)
+    done = Pipeline(connection, spark).supervisor.run_once(threading.Event())
+    assert [(job.name, job.events, job.rate_per_s) for job in done] == [
+        (PARTITION, 10, 0.0),
+        ("partition/s.h", 10, 0.0),
+    ]
+    assert sum(read) == 10
+
+
+def test_a_pipeline_records_whom_the_catalog_has_lost(
+    connection: Connection, log: Log, spark: SparkSession
+) -> None:
+    with running(connection, spark):
+        log.catalog.write(lambda tx: leases.seize(tx, "leader audit:s.>", "somebody", 1))
+
+        def told() -> list[Decision]:
+            past = log.catalog.read(lambda tx: decisions.read(tx, "$share/audit/s.>"))
+            return [each for each in past if each.what is What.LOST]
+
+        [lost] = wait_until(told, "its end to be recorded", 20)
+    assert lost.source == "somebody"
 
 
 def test_once_leaves_the_work_to_a_supervisor_that_leads(

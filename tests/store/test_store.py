@@ -83,6 +83,13 @@ def test_more_files_than_a_page_are_listed() -> None:
     assert len({file.path for file in store.list("p/")}) == 2500
 
 
+def test_a_file_under_several_names_stays_until_its_last_name_goes(any_store: Store) -> None:
+    any_store.put_same(["p/one", "q/two", "p/three"], b"the same")
+    assert any_store.delete("p/one")
+    assert sorted(each.path for each in any_store.list("")) == ["p/three", "q/two"]
+    assert any_store.get("q/two") == any_store.get("p/three") == b"the same"
+
+
 # --- a local folder --------------------------------------------------------------------------
 
 
@@ -110,6 +117,27 @@ def test_every_new_entry_of_a_folder_is_synced(
     synced.clear()
     store.put("x/y/two", b"2")
     assert synced == [f"{root}/x/y/two", f"{root}/x/y"]
+
+
+def test_several_names_take_the_room_of_one_file_where_there_are_links(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def files(*names: str) -> set[int]:
+        return {(tmp_path / "store" / name).stat().st_ino for name in names}
+
+    store.put_same(["x/one", "y/two"], b"the same")
+    assert len(files("x/one", "y/two")) == 1
+    with pytest.raises(StoreError):
+        store.put_same(["x/three", "y/two"], b"another")
+    assert store.get("y/two") == b"the same"
+
+    def without_links(*_: object) -> None:
+        raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+
+    monkeypatch.setattr(os, "link", without_links)
+    store.put_same(["x/four", "y/five"], b"the same")
+    assert len(files("x/four", "y/five")) == 2
+    assert store.get("x/four") == store.get("y/five") == b"the same"
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])

@@ -180,7 +180,7 @@ def _table(jobs: Sequence[JobRecord]) -> Table:
             job.name,
             Text.from_markup(_state(job)),
             job.events,
-            f"{job.rate_per_s:,.0f}",
+            "" if job.state == "stopped" else f"{job.rate_per_s:,.0f}",
             "?" if job.lag_events is None else job.lag_events,
             str(job.starts),
             job.note,

@@ -9,7 +9,9 @@ in which he does, so nothing is told twice.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from headrace.catalog import Catalog, Tx, claims, leases, reader_groups
 from headrace.catalog.leases import Ended
@@ -72,6 +74,27 @@ class Watchman:
                 await self._host.in_thread(look, self._host.log.catalog, self._owner)
             except HeadraceError as error:
                 _log.debug("watchman: %s", error)
+
+
+@contextmanager
+def watched(catalog: Catalog, owner: str) -> Iterator[None]:
+    """Watch from a thread, in a program that works without an event loop."""
+    over = threading.Event()
+
+    def watch() -> None:
+        while not over.wait(EVERY_S):
+            try:
+                look(catalog, owner)
+            except HeadraceError as error:
+                _log.debug("watchman: %s", error)
+
+    thread = threading.Thread(target=watch, name="watchman", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
 
 
 def look(catalog: Catalog, owner: str) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 
 from headrace.catalog.notifier import ANY
 from headrace.errors import HeadraceError
@@ -53,7 +54,7 @@ class Fillers:
             await self._host.wait(self._news, EVERY_S)
 
     def _fill(self) -> None:
-        """A round for each elastic group that has something to do."""
+        """A round for each elastic group with something to do; those of a stream read it once."""
         catalog = self._host.log.catalog
         if catalog.leases.get(PIPELINE) is not None:
             return
@@ -64,14 +65,20 @@ class Fillers:
         from headrace.spark.partition import PartitionJob
 
         place = connection_of(dict(self._place))
-        for group in groups:
-            if self._closing:
-                return
-            job = PartitionJob(
+        jobs = [
+            PartitionJob(
                 place.catalog,
                 place.store,
                 group,
                 store_options=dict(place.store_options),
                 round_events_max=20_000,
             )
-            job.step()
+            for group in groups
+        ]
+        with ExitStack() as at_work:
+            for job in jobs:
+                at_work.enter_context(job.joined())
+            for job in jobs:
+                if self._closing:
+                    return
+                job.step()

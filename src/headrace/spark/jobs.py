@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from typing import TYPE_CHECKING, Final, Literal, Protocol
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Final, Literal, Protocol, runtime_checkable
 
 import msgspec
 
@@ -72,6 +73,13 @@ class Job(Protocol):
         """Rounds until told to stop, waiting while there is nothing to do."""
 
     def status(self) -> JobStatus: ...
+
+
+@runtime_checkable
+class Joining(Protocol):
+    """A job whose share others of its kind may do along with theirs, while it is at work."""
+
+    def joined(self) -> AbstractContextManager[None]: ...
 
 
 class Meter:

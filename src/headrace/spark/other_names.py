@@ -9,6 +9,7 @@ _NAMES = {
     "groupidprefix": "a query's place is its checkpoint; to share a stream with others, join a "
     "reader group with 'group'",
     "topic": "give 'stream' for a write, 'subscribe' for a read",
+    "includeheaders": "leave it out: a column 'headers' is always written",
     "startingoffsetsbytimestampstrategy": "leave it out: a time after the last event is the end",
     "kafkaconsumer.polltimeoutms": "leave it out: events are read from the log itself",
     "fetchoffset.numretries": "leave it out: places are read from the catalog",

@@ -1,11 +1,13 @@
 """What the tasks of a partition round do: read, compute partitions, encode the rows of each.
 
 Small shares go back with the answer, large ones are written as files that nothing names yet.
+Groups that partition alike get the same rows: those are computed and encoded once for all of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import msgspec
@@ -25,12 +27,14 @@ from headrace.log.query import Query
 from headrace.log.shares import Rows, inline
 from headrace.log.shelf import join
 from headrace.spark.connection import Connection
-from headrace.spark.staging import HELD_BYTES_MAX, remove, write_file
+from headrace.spark.staging import HELD_BYTES_MAX, Home, remove, write_same
 
 INLINE_BYTES = 8 * 1024 * 1024
 """What a task may return instead of writing files."""
 FILE_BYTES_MIN = 64 * 1024
 """Shares below this are always returned; a file this small costs more than it saves."""
+
+FILES_AT_ONCE = 4
 
 
 class Share(NamedTuple):
@@ -73,13 +77,15 @@ def carry_out(
     the number of its work.
     """
     made: list[tuple[int, NewBatch]] = []
-    rows: list[_Held] = [{} for _ in works]
+    kinds = alike(works)
+    firsts = [works[at] for at, *_ in kinds]
+    rows: list[_Held] = [{} for _ in kinds]
     held_bytes = 0
     try:
         for read in reads:
-            acked = [_acked(work, read) for work in works]
+            acked = [_acked(work, read) for work in firsts]
             for batch in _events(works[0], read, log):
-                for work, held, known in zip(works, rows, acked, strict=True):
+                for work, held, known in zip(firsts, rows, acked, strict=True):
                     chosen = batch if known is None else _unacked(batch, known)
                     for number, share in partitioned(
                         chosen, work.config, placed=work.placed
@@ -87,44 +93,91 @@ def carry_out(
                         held.setdefault(number, []).append(_share(read, share, work))
                     held_bytes += batch.nbytes
                 if held_bytes > HELD_BYTES_MAX:
-                    _encode_all(works, rows, log, made)
-                    rows, held_bytes = [{} for _ in works], 0
-        _encode_all(works, rows, log, made)
+                    _encode_all(works, kinds, rows, log, made)
+                    rows, held_bytes = [{} for _ in kinds], 0
+        _encode_all(works, kinds, rows, log, made)
     except BaseException:
         remove(log, [batch.path for _, batch in made])
         raise
     return made
 
 
+def alike(works: Sequence[Work]) -> list[list[int]]:
+    """The numbers of works that make the same rows of the same events."""
+    found: dict[object, list[int]] = {}
+    for at, work in enumerate(works):
+        config = work.config
+        shape = (config.filter, config.partitioning_wildcards, config.max_members)
+        found.setdefault((shape, work.placed, work.acked), []).append(at)
+    return list(found.values())
+
+
 def _encode_all(
     works: Sequence[Work],
+    kinds: Sequence[Sequence[int]],
     rows: Sequence[_Held],
     log: Log,
     made: list[tuple[int, NewBatch]],
 ) -> None:
-    for at, (work, held) in enumerate(zip(works, rows, strict=True)):
-        for batch in _encoded(work, held, log):
-            made.append((at, batch))
+    """Encode what is held; ``made`` also gets what was written before something fails."""
+    pieces = [
+        (kind, piece)
+        for kind, held in zip(kinds, rows, strict=True)
+        for piece in _pieces(held, log, works[kind[0]].placed)
+    ]
+
+    def encode(kind: Sequence[int], piece: _Piece) -> list[tuple[int, NewBatch]]:
+        found = _encoded([works[at] for at in kind], piece, log)
+        return list(zip(kind, found, strict=True))
+
+    # Most of the time of writing a file is spent waiting for the disk, or for the other side.
+    with ThreadPoolExecutor(FILES_AT_ONCE) as pool:
+        at_work = [pool.submit(encode, *each) for each in pieces if each[1].to_file]
+    if failed := next((error for each in at_work if (error := each.exception())), None):
+        made += [one for each in at_work if not each.exception() for one in each.result()]
+        raise failed
+    written = iter(at_work)
+    for kind, piece in pieces:
+        made += next(written).result() if piece.to_file else encode(kind, piece)
 
 
-def _encoded(work: Work, rows: _Held, log: Log) -> Iterator[NewBatch]:
-    joined = {n: join([part.rows for part in parts]) for n, parts in sorted(rows.items())}
+class _Piece(NamedTuple):
+    """Rows of a partition that become one batch."""
+
+    partition: int
+    rows: Rows
+    places: tuple[SourceSpan, ...]
+    to_file: bool
+
+
+def _pieces(held: _Held, log: Log, placed: bool) -> Iterator[_Piece]:
+    joined = {n: join([part.rows for part in parts]) for n, parts in sorted(held.items())}
     large = _too_large_to_return(joined) if log.store is not None else set()
-    ids = dict(work.queue_segments)
     for number, batch in joined.items():
         layout = events.layout_of(batch.schema)
-        part, at = Rows(batch, layout, events.stamps_of(batch)), 0
-        to_files = number in large
-        for piece in part.cut(limits.FILE_BYTES if to_files else limits.INLINE_BYTES):
-            if to_files:
-                made = write_file(log, work.queue_id, number, ids[number], piece.batch)
-            else:
-                made = inline(ids[number], piece)
-            if work.placed:
-                found = _places(rows[number], at, at + piece.rows)
-                made = msgspec.structs.replace(made, places=found)
+        rows, at = Rows(batch, layout, events.stamps_of(batch)), 0
+        to_file = number in large
+        for piece in rows.cut(limits.FILE_BYTES if to_file else limits.INLINE_BYTES):
+            places = _places(held[number], at, at + piece.rows) if placed else ()
+            yield _Piece(number, piece, places, to_file)
             at += piece.rows
-            yield made
+
+
+def _encoded(works: Sequence[Work], piece: _Piece, log: Log) -> list[NewBatch]:
+    """The batch of a piece for each of some works that are alike."""
+    segments = [dict(work.queue_segments)[piece.partition] for work in works]
+    if piece.to_file:
+        homes = [
+            Home(work.queue_id, piece.partition, segment)
+            for work, segment in zip(works, segments, strict=True)
+        ]
+        made = write_same(log, homes, piece.rows.batch)
+    else:
+        first = inline(segments[0], piece.rows)
+        made = [msgspec.structs.replace(first, segment_id=segment) for segment in segments]
+    if not piece.places:
+        return made
+    return [msgspec.structs.replace(batch, places=piece.places) for batch in made]
 
 
 def _share(read: SegmentRead, rows: pa.RecordBatch, work: Work) -> Share:

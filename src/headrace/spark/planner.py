@@ -16,7 +16,7 @@ import msgspec
 
 from headrace.catalog import Tx, batches, markers, streams
 from headrace.catalog.streams import Segment, Stream
-from headrace.errors import ForeignCheckpointError, UnknownSegmentError
+from headrace.errors import ForeignCheckpointError, UnknownSegmentError, UnknownStreamError
 from headrace.log.log import Log
 from headrace.spark import losses, planning, weighing
 from headrace.spark.losses import Losses
@@ -63,7 +63,7 @@ class Planner:
             names = list(options.subscribe or options.assign)
         found = {}
         for name in names:
-            stream = (streams.get if name in missing else streams.require)(tx, name)
+            stream = streams.get(tx, name) if name in missing else self._require(tx, name)
             if stream is not None:
                 found[name] = stream
         for name, wanted in options.assign.items():
@@ -71,6 +71,16 @@ class Planner:
                 if found[name].segment(number) is None:
                     raise UnknownSegmentError(f"stream {name!r} has no segment {number}")
         return found
+
+    def _require(self, tx: Tx, name: str) -> Stream:
+        try:
+            return streams.require(tx, name)
+        except UnknownStreamError as error:
+            # Whether the name is wrong, or a query that goes on has read it, is not known yet.
+            raise UnknownStreamError(
+                f"{error}; if a query has read it, stream {name!r} is gone: set failOnDataLoss to "
+                "false to go on without it, with the query's state"
+            ) from None
 
     def _may_be_missing(self, place: Offset | None = None) -> Container[str]:
         """Streams whose absence is no mistake of the options.

@@ -97,6 +97,15 @@ def stopped(job: JobRecord) -> JobRecord:
     return msgspec.structs.replace(job, state="stopped", due_us=None, rate_per_s=0.0)
 
 
+def told(error: BaseException) -> str:
+    """An error in a line or two, for an entry."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    # Spark puts the message of a Python worker below many lines of its own.
+    own = [line for line in lines if line.startswith("headrace.errors.")]
+    text = own[-1] if own else " ".join(lines[:2])
+    return f"{type(error).__name__}: {text}"[:ERROR_CHARS_MAX]
+
+
 def write(
     catalog: Catalog,
     token: int,

@@ -202,7 +202,11 @@ def not_found_explained(spark: SparkSession) -> Iterator[None]:
 def not_found(spark: SparkSession) -> SparkSetupError:
     """What is behind Spark's DATA_SOURCE_NOT_FOUND for our format."""
     if is_connect(spark):
-        python, mend = "its Python", "install headrace[spark] in the Python of the server"
+        python = "its Python"
+        mend = (
+            "install headrace[spark] in the Python of the server, or start that with one that has "
+            "it in $PYSPARK_PYTHON"
+        )
     else:
         python = repr(_python_of_driver(spark))
         mend = (

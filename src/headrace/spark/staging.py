@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -194,20 +195,41 @@ def write_file(
     log: Log, stream_id: int, segment: int, segment_id: int, batch: pa.RecordBatch
 ) -> NewBatch:
     """Write a batch to the store; nothing names the file yet."""
+    (made,) = write_same(log, [Home(stream_id, segment, segment_id)], batch)
+    return made
+
+
+class Home(NamedTuple):
+    """A segment that a file is written for."""
+
+    stream_id: int
+    segment: int
+    segment_id: int
+
+
+def write_same(log: Log, homes: Sequence[Home], batch: pa.RecordBatch) -> list[NewBatch]:
+    """Write a batch to the store, encoded once, as a file for each home."""
     assert log.store is not None
     slim = without_empty_columns(batch)
     data, checksum = files.encode(slim)
-    path = files.new_path(log.prefix, stream_id, segment)
-    log.store.put(path, data)
-    return NewBatch(
-        segment_id=segment_id,
-        rows=slim.num_rows,
-        size_bytes=len(data),
-        max_ts_us=int(events.stamps_of(slim).max()),
-        layout=events.layout_of(slim.schema),
-        checksum=checksum,
-        path=path,
-    )
+    paths = [files.new_path(log.prefix, home.stream_id, home.segment) for home in homes]
+    try:
+        log.store.put_same(paths, data)
+    except BaseException:
+        remove(log, paths)
+        raise
+    return [
+        NewBatch(
+            segment_id=home.segment_id,
+            rows=slim.num_rows,
+            size_bytes=len(data),
+            max_ts_us=int(events.stamps_of(slim).max()),
+            layout=events.layout_of(slim.schema),
+            checksum=checksum,
+            path=path,
+        )
+        for home, path in zip(homes, paths, strict=True)
+    ]
 
 
 def without_empty_columns(batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -30,11 +30,12 @@ import msgspec
 from headrace.catalog import entries, leases
 from headrace.catalog.leases import Lease
 from headrace.errors import HeadraceError, LeaseLost, PipelineBrokenError, PipelineLedError
+from headrace.groups.lost import watched
 from headrace.spark import records
 from headrace.spark.connection import Connection, check_shared
-from headrace.spark.jobs import Job, JobSpec, JobStatus
+from headrace.spark.jobs import Job, JobSpec, JobStatus, Joining
 from headrace.spark.recorder import Recorder
-from headrace.spark.records import JobRecord
+from headrace.spark.records import JobRecord, told
 from headrace.spark.supervision import (
     BackOff,
     Effect,
@@ -74,15 +75,6 @@ class _Work(NamedTuple):
     job: Job
     stop: threading.Event
     thread: threading.Thread
-
-
-def told(error: BaseException) -> str:
-    """An error in a line or two, for an entry."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    # Spark puts the message of a Python worker below many lines of its own.
-    own = [line for line in lines if line.startswith("headrace.errors.")]
-    text = own[-1] if own else " ".join(lines[:2])
-    return f"{type(error).__name__}: {text}"[: records.ERROR_CHARS_MAX]
 
 
 class Supervisor:
@@ -125,6 +117,8 @@ class Supervisor:
             channels = [entries.channel(bucket) for bucket in BUCKETS]
             for channel in (*channels, leases.channel(records.LEASE)):
                 subscriptions.callback(self._log.catalog.subscribe(channel, self._hear))
+            # Its process may be the only one that is left to see whom the catalog has lost.
+            subscriptions.enter_context(watched(self._log.catalog, self._owner))
             try:
                 # Before anything is led: starting Spark takes longer than a lease lasts.
                 self._session()
@@ -144,7 +138,9 @@ class Supervisor:
                 raise PipelineLedError(
                     "another supervisor leads the pipeline of this catalog, and does what is due"
                 )
-            done = [self._once(spec, stop) for spec in wanted_jobs(self._log)]
+            with ExitStack() as at_work:
+                jobs = [self._made(spec, at_work) for spec in wanted_jobs(self._log)]
+                done = [self._once(spec, job, stop) for spec, job in jobs]
             self._recorder.end(self._lease.token, done)
             return done
         finally:
@@ -319,13 +315,24 @@ class Supervisor:
                 "Spark's Java process is gone, and the pipeline with it; start it again"
             )
 
-    def _once(self, spec: JobSpec, stop: threading.Event) -> JobRecord:
+    def _made(self, spec: JobSpec, at_work: ExitStack) -> tuple[JobSpec, Job | HeadraceError]:
+        """A job that is at work from now on, so that others may do its share; or why not."""
+        try:
+            job = self._make(self._connection, spec)
+        except HeadraceError as error:
+            return spec, error
+        if isinstance(job, Joining):
+            at_work.enter_context(job.joined())
+        return spec, job
+
+    def _once(self, spec: JobSpec, job: Job | HeadraceError, stop: threading.Event) -> JobRecord:
         error = ""
         status = JobStatus()
         since_ms = _now_ms()
         self._recorder.started(spec.name)
         try:
-            job = self._make(self._connection, spec)
+            if isinstance(job, HeadraceError):
+                raise job
             job.start(self._session())
             while not stop.is_set() and job.step():
                 self._lead()
@@ -343,7 +350,7 @@ class Supervisor:
             last_error_ms=_now_ms(),
         )
         record = self._recorder.job(slot, status, _now_ms())
-        return msgspec.structs.replace(record, state="stopped")
+        return records.stopped(record)
 
     # -- the end ------------------------------------------------------------------------
 

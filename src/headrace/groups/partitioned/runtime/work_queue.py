@@ -245,7 +245,8 @@ def partitioned(
     the first token of the subject.  ``placed``: with their offsets in the source, which are no
     column of the queue.
     """
-    chosen = events.filter(match_array(config.filter, events.column("subject")))
+    passed = match_array(config.filter, events.column("subject"))
+    chosen = events if passed.true_count == len(passed) else events.filter(passed)
     if chosen.num_rows == 0:
         return {}
     subjects = chosen.column("subject")
