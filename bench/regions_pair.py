@@ -78,7 +78,7 @@ class Pair:
         return program
 
     def tail(self, region: str, count: int) -> subprocess.Popen[str]:
-        """A reader that prints how old the first event of each batch was, until it has ``count``."""
+        """A reader that prints how old the first event of each batch is, up to ``count``."""
         program = self.start(region, "-c", _TAIL, str(self.paths[region]), str(count))
         assert program.stdout is not None
         program.stdout.readline()

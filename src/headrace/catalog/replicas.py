@@ -235,16 +235,20 @@ def ahead_in(tx: Tx, segment_id: int) -> list[CursorRow]:
     return [_cursor(row) for row in rows]
 
 
-def is_untranslated(tx: Tx, reader: str) -> bool:
-    """Whether a reader's progress, in a linked segment, changed since it was translated."""
-    row = tx.row(
-        "SELECT 1 FROM progress AS p JOIN segments AS s ON s.id = p.segment_id "
-        "AND s.lane IS NOT NULL LEFT JOIN region_cursors AS c ON c.reader = p.group_name "
-        "AND c.segment_id = p.segment_id WHERE p.group_name = ? "
-        "AND (c.reader IS NULL OR c.local <> p.state OR c.sought > 0) LIMIT 1",
-        (reader,),
-    )
-    return row is not None
+def untranslated(tx: Tx, readers: Sequence[str]) -> set[str]:
+    """The readers whose progress, in linked segments, changed since it was translated."""
+    found: set[str] = set()
+    for part, marks in in_parts(readers):
+        rows = tx.rows(
+            "SELECT DISTINCT p.group_name FROM progress AS p JOIN segments AS s "
+            "ON s.id = p.segment_id AND s.lane IS NOT NULL LEFT JOIN region_cursors AS c "
+            "ON c.reader = p.group_name AND c.segment_id = p.segment_id "
+            f"WHERE p.group_name IN ({marks}) "
+            "AND (c.reader IS NULL OR c.local <> p.state OR c.sought > 0)",
+            tuple(part),
+        )
+        found.update(str(reader) for (reader,) in rows)
+    return found
 
 
 def is_untaken(tx: Tx, reader: str, queue: str) -> bool:
