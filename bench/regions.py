@@ -38,7 +38,7 @@ COST_EVENTS, COST_ROUNDS = 3_000, 7
 # --- events ----------------------------------------------------------------------------------
 
 
-def _events(count: int, value: bytes = b"x" * 100, stream: str = STREAM) -> pa.RecordBatch:
+def events_of(count: int, value: bytes = b"x" * 100, stream: str = STREAM) -> pa.RecordBatch:
     given = [Event(subject=f"{stream}.a", key=str(n % 50), value=value) for n in range(count)]
     return batch_of(given, now_us())
 
@@ -74,7 +74,7 @@ def flood(folder: Path) -> Result:
         tail = both.tail("us", count)
         began = due = time.monotonic()
         for _ in range(count // FLOOD_ROWS):
-            both.eu.append(STREAM, _events(FLOOD_ROWS, _stamp()))
+            both.eu.append(STREAM, events_of(FLOOD_ROWS, _stamp()))
             due += FLOOD_ROWS / FLOOD_RATE
             time.sleep(max(0.0, due - time.monotonic()))
         rate = count / (time.monotonic() - began)
@@ -190,7 +190,7 @@ def many_groups(folder: Path) -> list[Result]:
         both.run()
         asyncio.run(_make(both.paths["eu"], *names))
         wait(lambda: _are_there(both, IDLE_GROUPS), "the groups in the other region")
-        both.eu.append(STREAM, _events(4_000))
+        both.eu.append(STREAM, events_of(4_000))
         wait(lambda: _heads(both, "us") == 4_000, "the events in the other region")
         time.sleep(2.0)
         revisions = _revisions(both)
@@ -276,7 +276,7 @@ async def _publishing(hr: headrace.Headrace, rows: int) -> tuple[float, str]:
     count = COST_EVENTS if rows == 1 else COST_EVENTS // 10
 
     async def rate(stream: str) -> float:
-        data = _events(rows, stream=stream)
+        data = events_of(rows, stream=stream)
         began = time.process_time()
         for number in range(count):
             if rows == 1:
@@ -290,7 +290,7 @@ async def _publishing(hr: headrace.Headrace, rows: int) -> tuple[float, str]:
 
 async def _acking(hr: headrace.Headrace) -> tuple[float, str]:
     for _ in range(30):
-        await hr.append(STREAM, _events(1_000))
+        await hr.append(STREAM, events_of(1_000))
     total = sum(segment.head for segment in (await hr.stream(STREAM)).segments)
     number = 0
 
