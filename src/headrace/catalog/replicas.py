@@ -207,13 +207,15 @@ def _cursor(row: tuple[object, ...]) -> CursorRow:
     )
 
 
-def cursors(tx: Tx, readers: Sequence[str]) -> dict[tuple[str, int], CursorRow]:
-    """The cursors of some readers, by reader and segment."""
+def cursors(
+    tx: Tx, readers: Sequence[str], segment_id: int | None = None
+) -> dict[tuple[str, int], CursorRow]:
+    """The cursors of some readers, in all segments or in one, by reader and segment."""
     found = {}
+    where, of = ("", ()) if segment_id is None else (" AND segment_id = ?", (segment_id,))
     for part, marks in in_parts(readers):
-        for row in tx.rows(
-            f"SELECT {_CURSOR} FROM region_cursors WHERE reader IN ({marks})", tuple(part)
-        ):
+        query = f"SELECT {_CURSOR} FROM region_cursors WHERE reader IN ({marks}){where}"
+        for row in tx.rows(query, (*part, *of)):
             cursor = _cursor(row)
             found[cursor.reader, cursor.segment_id] = cursor
     return found
@@ -394,6 +396,12 @@ def unread(tx: Tx, reader: str, segment_id: int) -> list[tuple[int, int]]:
         (segment_id, reader),
     )
     return [(int(lo), int(hi)) for lo, hi in rows]
+
+
+def readers_of_trims(tx: Tx, segment_id: int) -> set[str]:
+    """The readers of which trims of a segment tell anything."""
+    rows = tx.rows("SELECT DISTINCT reader FROM region_trims WHERE segment_id = ?", (segment_id,))
+    return {str(reader) for (reader,) in rows}
 
 
 def has_trims(tx: Tx, segment_id: int) -> bool:

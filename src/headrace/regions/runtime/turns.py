@@ -120,11 +120,8 @@ class SegmentTurn:
         self._rewound = {
             name for name in self._due.commanded if self._core.lives.get(name) != lives.get(name)
         }
-        cursors = {
-            name: cursor
-            for name in records
-            if (cursor := replicas.cursor(tx, name, segment.id)) is not None
-        }
+        found = replicas.cursors(tx, list(records), segment.id)
+        cursors = {name: cursor for (name, _), cursor in found.items()}
         effects += self._acked(tx, segment, records, cursors)
         if self._due.tick is not None:
             now_ms = int(steady_s() * 1000)
@@ -164,15 +161,16 @@ class SegmentTurn:
         trims: dict[int, dict[str, Progress]] = {}
         # What was acked before a command of another region came does not count any more.
         counts = [name for name in records if name not in self._rewound]
-        for name in counts:
+        told_of = replicas.readers_of_trims(tx, segment.id)
+        for name in told_of.intersection(counts):
             for trim in replicas.trims(tx, name, segment.id):
                 trims.setdefault(trim.upto, {})[name] = store.decode(trim)
-        rows = {}
-        for name in records:
-            cursor = cursors.get(name)
-            if name in counts or (cursor is not None and cursor.sought):
-                for row in progress.of_group(tx, name, [segment.id]):
-                    rows[name] = row
+        wanted = [
+            name
+            for name in records
+            if name not in self._rewound or (name in cursors and cursors[name].sought)
+        ]
+        rows = progress.of_groups(tx, wanted, segment.id)
         for upto in sorted({*trims, segment.tail}):
             then = trims.get(upto, {})
             for name in counts:
@@ -190,7 +188,7 @@ class SegmentTurn:
                 self._rewound.discard(name)
             if cursor is None or cursor.local != row.state or name in self._fresh or cursor.sought:
                 effects += self._ack(name, now, segment.head)
-        for name in records:
+        for name in told_of.intersection(records):
             replicas.forget_trims(tx, name, segment.id, segment.tail)
         return effects
 
