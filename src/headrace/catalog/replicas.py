@@ -222,19 +222,13 @@ def cursors(
 
 
 def cursor(tx: Tx, reader: str, segment_id: int) -> CursorRow | None:
-    row = tx.row(
-        f"SELECT {_CURSOR} FROM region_cursors WHERE reader = ? AND segment_id = ?",
-        (reader, segment_id),
-    )
-    return None if row is None else _cursor(row)
+    return cursors(tx, [reader], segment_id).get((reader, segment_id))
 
 
 def ahead_in(tx: Tx, segment_id: int) -> list[CursorRow]:
     """The cursors with acks of events that have not come to a segment yet."""
-    rows = tx.rows(
-        f"SELECT {_CURSOR} FROM region_cursors WHERE segment_id = ? AND ahead = 1", (segment_id,)
-    )
-    return [_cursor(row) for row in rows]
+    query = f"SELECT {_CURSOR} FROM region_cursors WHERE segment_id = ? AND ahead = 1"
+    return [_cursor(row) for row in tx.rows(query, (segment_id,))]
 
 
 def untranslated(tx: Tx, readers: Sequence[str]) -> set[str]:
@@ -292,20 +286,13 @@ def next_revision(tx: Tx) -> int:
 
 def put_cursor(tx: Tx, row: CursorRow) -> None:
     """Store a cursor, and that the seeks it knows of are done."""
+    place, what = (row.reader, row.segment_id), (int(row.ahead), row.sought, row.state, row.local)
     tx.execute(
         f"INSERT INTO region_cursors ({_CURSOR}) VALUES (?, ?, ?, ?, ?, ?, ?) "
         "ON CONFLICT (reader, segment_id) DO UPDATE SET revision = excluded.revision, "
         "ahead = excluded.ahead, sought = excluded.sought, state = excluded.state, "
         "local = excluded.local",
-        (
-            row.reader,
-            row.segment_id,
-            row.revision,
-            int(row.ahead),
-            row.sought,
-            row.state,
-            row.local,
-        ),
+        (*place, row.revision, *what),
     )
 
 
