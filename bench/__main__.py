@@ -27,6 +27,8 @@ MODULES = (
     "readers",
     "readers_many",
     "cores_regions",
+    "regions",
+    "regions_moves",
     "cores_epochs",
     "epochs",
     "epochs_large",

@@ -32,7 +32,7 @@ APART_S = 0.01
 FLOOD_S, FLOOD_RATE, FLOOD_ROWS = 15.0, 50_000, 500
 IDLE_GROUPS, BUSY_GROUPS, IDLE_S = 1_000, 100, 10.0
 BUSY_ROUNDS, BUSY_APART_S = 60, 0.1
-COST_EVENTS, COST_ROUNDS = 3_000, 7
+COST_EVENTS, COST_ROUNDS = 1_500, 7
 
 
 # --- events ----------------------------------------------------------------------------------

@@ -37,7 +37,7 @@ ROWS, APART_S = 100, 0.02
 """Each region publishes so many events at once, so often: 10,000 a second in both together."""
 SNAPSHOT_GROUPS = 1_000
 RANGES = 1_000_000
-DELIVERED = 100_000
+DELIVERED = 20_000
 
 _CONSUMER = """
 import asyncio, sys, time, headrace
