@@ -29,6 +29,7 @@ MODULES = (
     "cores_regions",
     "regions",
     "regions_moves",
+    "regions_backfill",
     "cores_epochs",
     "epochs",
     "epochs_large",

@@ -69,6 +69,7 @@ def _pull(both: Pair, folder: Path) -> float:
         pass
     took_s = time.perf_counter() - began
     near.close()
+    assert _heads(log) == _heads(both.eu)
     rate = _heads(log) / took_s
     log.catalog.close()
     return rate
@@ -87,6 +88,7 @@ def _spark(spark: SparkSession, both: Pair, folder: Path) -> float:
     to = frame.write.format("headrace").mode("append")
     to.option("catalog", path).option("stream", STREAM).save()
     took_s = time.perf_counter() - began
+    assert _heads(log) == _heads(both.eu)
     rate = _heads(log) / took_s
     log.catalog.close()
     return rate
