@@ -13,7 +13,7 @@ from headrace.catalog.streams import StreamConfig
 from headrace.cli import run
 from headrace.groups.partitioned.lifecycle import create_static
 from headrace.log.open import open_log
-from headrace.regions import enabling
+from headrace.regions import enabling, moving
 from headrace.regions.linking import link, name_region
 from headrace.regions.records import groups, links
 from headrace.regions.runtime.neighbours import Neighbours
@@ -37,6 +37,16 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     create_static(eu, "orders", "twice", max_members=2, members=["m1"])
     create_static(us, "orders", "twice", max_members=2, members=["m1"])
     enabling.enable(eu, "orders.billing", near, home="eu")
+    create_static(eu, "orders", "moving", max_members=2, members=["m1"])
+    enabling.enable(eu, "orders.moving", near, home="eu")
+    moving._begin_switch(eu, "orders.moving", "eu", "us")
+    us.create_stream("ranges", StreamConfig(subjects=("ranges.>",)), 3)
+    eu.create_stream("ranges", StreamConfig(subjects=("ranges.>",)), 2)
+    us.create_stream("subjects", StreamConfig(subjects=("subjects.a.>",)))
+    eu.create_stream("subjects", StreamConfig(subjects=("subjects.>",)))
+    us.create_stream("keys", StreamConfig(subjects=("keys.*.*",), key_tokens=(2,)))
+    eu.create_stream("keys", StreamConfig(subjects=("keys.*.*",), key_tokens=(1,)))
+    (folder / "alias").symlink_to(folder / "eu")
     for name, given in (
         ("differs", StreamConfig(subjects=("differs.>",), partitions=3)),
         ("inside", StreamConfig(subjects=("outside.eu.>",))),
@@ -61,6 +71,8 @@ CASES: dict[str, tuple[str, str]] = {
     "another name": ("--catalog eu region name ap", "make another catalog for 'ap'"),
     "itself": ("--catalog eu region link outside eu=eu", "link a stream to another region"),
     "the same catalog": ("--catalog eu region link outside us=eu", "give another region's"),
+    "another address": ("--catalog eu region link outside us=us/../eu", "is this very catalog"),
+    "an alias": ("--catalog eu region link outside us=alias", "is this very catalog"),
     "no catalog": ("--catalog eu region link outside us=none", "none region name us"),
     "too new": ("--catalog eu region link outside us=newer", "upgrade Headrace"),
     "another's name": ("--catalog eu region link outside ap=us", "is region 'us', not 'ap'"),
@@ -73,6 +85,9 @@ CASES: dict[str, tuple[str, str]] = {
         "--credentials env:NAME",
     ),
     "differs": ("--catalog eu region link differs us=us", "partitions 2 here and 3 there"),
+    "other subjects": ("--catalog eu region link subjects us=us", "subjects ('subjects.>',) here"),
+    "other ranges": ("--catalog eu region link ranges us=us", "has another key range there"),
+    "other keys": ("--catalog eu region link keys us=us", "here and"),
     "overlaps": ("--catalog eu region link outside us=us", "change or delete that stream there"),
     "writers": ("--catalog eu region link outside us=us --writers ap", "one of eu, us"),
     "future": ("--catalog eu region link outside us=us --backfill 2999-01-01", "give 'none'"),
@@ -83,6 +98,15 @@ CASES: dict[str, tuple[str, str]] = {
     "no mode": ("--catalog eu region group enable one billing --mode both", "origin, snapshot"),
     "to nowhere": ("--catalog eu region switch orders billing --to ap", "none of the regions"),
     "to itself": ("--catalog eu region switch orders billing --to eu", "at home in eu already"),
+    "under way": ("--catalog eu region switch orders moving --to us", "on its way to us already"),
+    "and back": ("--catalog eu region switch orders moving --to eu", "on its way to us already"),
+    "too long": ("--catalog eu region switch orders billing --to us --timeout 9h", "3600 seconds"),
+    "adopts none": ("--catalog eu region group enable orders twice --adopt ap", "regions eu, us"),
+    "no such home": (
+        "--catalog eu group static create orders new --max-members 2 --members m1 --home ap",
+        "none of the regions eu, us",
+    ),
+    "no limit": ("--catalog eu region snapshot list orders --limit 0", "give 1 to 1000"),
     "no time": ("--catalog eu region switch orders billing --to us --timeout 0s", "more than 0"),
     "no group": ("--catalog eu region switch orders none --to us", "group enable orders/none"),
     "lost nowhere": ("--catalog eu region fail-over --lost ap", "is linked to us, and not to 'ap'"),

@@ -23,6 +23,8 @@ class Loss(msgspec.Struct, frozen=True):
     at_ns: int
     region: str
     known: frozenset[str]
+    acked_until_ns: int = 0
+    """Of a group that moved by snapshot: until then, the other region went on acking."""
 
 
 class Counted(msgspec.Struct, frozen=True):
@@ -116,7 +118,13 @@ def _excuse(line: Line, ack: Line, losses: Sequence[Loss]) -> list[str]:
     """
     if ack.region == line.region:
         return [f"again: {line.value} was given in {line.region}, where it was acked"]
-    since = [x for x in losses if ack.at_ns < x.at_ns < line.at_ns and x.region == line.region]
+    since = [
+        x
+        for x in losses
+        if ack.at_ns < max(x.at_ns, x.acked_until_ns)
+        and x.at_ns < line.at_ns
+        and x.region == line.region
+    ]
     if not since:
         return [f"again: {line.value} was given in {line.region} after its ack in {ack.region}"]
     if all(line.value in loss.known for loss in since):

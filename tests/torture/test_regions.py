@@ -54,6 +54,22 @@ def test_a_loss_excuses_what_had_not_crossed_and_nothing_else() -> None:
     assert "where it was acked" in judge(PUBLISHED, twice, unknown).findings[0]
 
 
+def test_a_move_by_snapshot_excuses_what_was_acked_while_it_went_on() -> None:
+    """Acked in eu after the command (3), given again in us after it: us could not know of it."""
+    moved = course(
+        *("eu got eu-1-0", "eu acked eu-1-0", "eu got eu-1-1", "eu got us-1-0", "eu acked eu-1-1"),
+        *("eu acked us-1-0", "us got eu-1-1", "us acked eu-1-1"),
+    )
+    assert "again" in judge(PUBLISHED, moved, (Loss(3, "us", frozenset()),)).findings[0]
+    by_snapshot = (Loss(3, "us", frozenset(), 6),)
+    assert judge(PUBLISHED, moved, by_snapshot).findings == ()
+    assert judge(PUBLISHED, moved, by_snapshot).again == 1
+    crossed = (Loss(3, "us", frozenset({"eu-1-1"}), 6),)
+    assert "was known to be acked" in judge(PUBLISHED, moved, crossed).findings[0]
+    back = [*moved, Line(9, "got", "eu-1-1", "eu")]
+    assert "where it was acked" in judge(PUBLISHED, back, by_snapshot).findings[0]
+
+
 def test_a_journal_is_counted_while_it_grows(tmp_path: Path) -> None:
     path = tmp_path / "eu.journal"
     tail = Tail(path)
@@ -68,6 +84,13 @@ def test_a_journal_is_counted_while_it_grows(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["static", "shared"])
 def test_groups_move_between_regions_while_programs_die(tmp_path: Path, kind: Kind) -> None:
     outcome = torture_regions(kind, 3, 3, tmp_path)
+    assert outcome.counted.findings == ()
+    assert outcome.switches == 3
+    assert sum(outcome.faults.values()) == 1
+
+
+def test_a_group_by_snapshot_moves_between_regions_while_programs_die(tmp_path: Path) -> None:
+    outcome = torture_regions("static", 3, 3, tmp_path, mode="snapshot")
     assert outcome.counted.findings == ()
     assert outcome.switches == 3
     assert sum(outcome.faults.values()) == 1

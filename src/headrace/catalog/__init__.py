@@ -7,7 +7,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from headrace.catalog.base import Catalog
-from headrace.catalog.transaction import Query, Tx
+from headrace.catalog.transaction import Query, Row, Tx
 from headrace.errors import CatalogError, UnknownSchemeError
 
 _LIBPQ = re.compile(
@@ -15,7 +15,7 @@ _LIBPQ = re.compile(
 )
 """Texts that are meant for PostgreSQL, and would be taken for folders."""
 
-__all__ = ["Catalog", "Query", "Tx", "open_catalog"]
+__all__ = ["Catalog", "Query", "Row", "Tx", "open_catalog"]
 
 
 def open_catalog(

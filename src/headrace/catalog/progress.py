@@ -93,6 +93,19 @@ def asking(group: str, ids: Sequence[int] | None = None) -> list[Query]:
     ]
 
 
+def of_groups(tx: Tx, groups: Sequence[str], segment_id: int) -> dict[str, Progress]:
+    """The rows of several groups in one segment, by group."""
+    found = {}
+    for part, marks in in_parts(groups):
+        query = (
+            "SELECT group_name, floor, state FROM progress WHERE segment_id = ? "
+            f"AND group_name IN ({marks})"
+        )
+        for group, floor, state in tx.rows(query, (segment_id, *part)):
+            found[group] = Progress(group, segment_id, floor, bytes(state))
+    return found
+
+
 def of_group(tx: Tx, group: str, ids: Sequence[int] | None = None) -> list[Progress]:
     """The rows of a group, all or those of some segments."""
     found = []

@@ -207,44 +207,44 @@ def _cursor(row: tuple[object, ...]) -> CursorRow:
     )
 
 
-def cursors(tx: Tx, readers: Sequence[str]) -> dict[tuple[str, int], CursorRow]:
-    """The cursors of some readers, by reader and segment."""
+def cursors(
+    tx: Tx, readers: Sequence[str], segment_id: int | None = None
+) -> dict[tuple[str, int], CursorRow]:
+    """The cursors of some readers, in all segments or in one, by reader and segment."""
     found = {}
+    where, of = ("", ()) if segment_id is None else (" AND segment_id = ?", (segment_id,))
     for part, marks in in_parts(readers):
-        for row in tx.rows(
-            f"SELECT {_CURSOR} FROM region_cursors WHERE reader IN ({marks})", tuple(part)
-        ):
+        query = f"SELECT {_CURSOR} FROM region_cursors WHERE reader IN ({marks}){where}"
+        for row in tx.rows(query, (*part, *of)):
             cursor = _cursor(row)
             found[cursor.reader, cursor.segment_id] = cursor
     return found
 
 
 def cursor(tx: Tx, reader: str, segment_id: int) -> CursorRow | None:
-    row = tx.row(
-        f"SELECT {_CURSOR} FROM region_cursors WHERE reader = ? AND segment_id = ?",
-        (reader, segment_id),
-    )
-    return None if row is None else _cursor(row)
+    return cursors(tx, [reader], segment_id).get((reader, segment_id))
 
 
 def ahead_in(tx: Tx, segment_id: int) -> list[CursorRow]:
     """The cursors with acks of events that have not come to a segment yet."""
-    rows = tx.rows(
-        f"SELECT {_CURSOR} FROM region_cursors WHERE segment_id = ? AND ahead = 1", (segment_id,)
-    )
-    return [_cursor(row) for row in rows]
+    query = f"SELECT {_CURSOR} FROM region_cursors WHERE segment_id = ? AND ahead = 1"
+    return [_cursor(row) for row in tx.rows(query, (segment_id,))]
 
 
-def is_untranslated(tx: Tx, reader: str) -> bool:
-    """Whether a reader's progress, in a linked segment, changed since it was translated."""
-    row = tx.row(
-        "SELECT 1 FROM progress AS p JOIN segments AS s ON s.id = p.segment_id "
-        "AND s.lane IS NOT NULL LEFT JOIN region_cursors AS c ON c.reader = p.group_name "
-        "AND c.segment_id = p.segment_id WHERE p.group_name = ? "
-        "AND (c.reader IS NULL OR c.local <> p.state OR c.sought > 0) LIMIT 1",
-        (reader,),
-    )
-    return row is not None
+def untranslated(tx: Tx, readers: Sequence[str]) -> set[str]:
+    """The readers whose progress, in linked segments, changed since it was translated."""
+    found: set[str] = set()
+    for part, marks in in_parts(readers):
+        rows = tx.rows(
+            "SELECT DISTINCT p.group_name FROM progress AS p JOIN segments AS s "
+            "ON s.id = p.segment_id AND s.lane IS NOT NULL LEFT JOIN region_cursors AS c "
+            "ON c.reader = p.group_name AND c.segment_id = p.segment_id "
+            f"WHERE p.group_name IN ({marks}) "
+            "AND (c.reader IS NULL OR c.local <> p.state OR c.sought > 0)",
+            tuple(part),
+        )
+        found.update(str(reader) for (reader,) in rows)
+    return found
 
 
 def is_untaken(tx: Tx, reader: str, queue: str) -> bool:
@@ -286,20 +286,13 @@ def next_revision(tx: Tx) -> int:
 
 def put_cursor(tx: Tx, row: CursorRow) -> None:
     """Store a cursor, and that the seeks it knows of are done."""
+    place, what = (row.reader, row.segment_id), (int(row.ahead), row.sought, row.state, row.local)
     tx.execute(
         f"INSERT INTO region_cursors ({_CURSOR}) VALUES (?, ?, ?, ?, ?, ?, ?) "
         "ON CONFLICT (reader, segment_id) DO UPDATE SET revision = excluded.revision, "
         "ahead = excluded.ahead, sought = excluded.sought, state = excluded.state, "
         "local = excluded.local",
-        (
-            row.reader,
-            row.segment_id,
-            row.revision,
-            int(row.ahead),
-            row.sought,
-            row.state,
-            row.local,
-        ),
+        (*place, row.revision, *what),
     )
 
 
@@ -390,6 +383,12 @@ def unread(tx: Tx, reader: str, segment_id: int) -> list[tuple[int, int]]:
         (segment_id, reader),
     )
     return [(int(lo), int(hi)) for lo, hi in rows]
+
+
+def readers_of_trims(tx: Tx, segment_id: int) -> set[str]:
+    """The readers of which trims of a segment tell anything."""
+    rows = tx.rows("SELECT DISTINCT reader FROM region_trims WHERE segment_id = ?", (segment_id,))
+    return {str(reader) for (reader,) in rows}
 
 
 def has_trims(tx: Tx, segment_id: int) -> bool:

@@ -139,6 +139,15 @@ def get(tx: Tx, name: str) -> Stream | None:
     return _sound(next(_streams(found, segments, edges)))
 
 
+def configs(tx: Tx, names: Sequence[str]) -> list[Row]:
+    """The ids and configurations of streams as they are stored, by name; to see what changed."""
+    found: list[Row] = []
+    for part, marks in in_parts(names):
+        query = f"SELECT name, id, config FROM streams WHERE name IN ({marks}) ORDER BY name"
+        found += tx.rows(query, tuple(part))
+    return found
+
+
 def require(tx: Tx, name: str) -> Stream:
     stream = get(tx, name)
     if stream is None:

@@ -151,6 +151,8 @@ def check_regions(known: set[str], here: str, home: str | None, adopt: str | Non
     """Refuse a home that is none of the regions, and progress to adopt that is not at hand."""
     if home is not None and home not in known:
         raise LinkError(f"home={home!r} is none of the regions {', '.join(sorted(known))}")
+    if adopt is not None and adopt not in known:
+        raise LinkError(f"adopt={adopt!r} is none of the regions {', '.join(sorted(known))}")
     if adopt is not None and adopt != here:
         raise LinkError(
             f"adopt={adopt!r}: run the command in {adopt!r}, whose progress is to count"

@@ -5,7 +5,7 @@ A *reader* is the name of a row of progress: that of the group, or that of a mem
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Literal
 
 import msgspec
@@ -40,6 +40,9 @@ SHARED: Literal["shared"] = "shared"
 ELASTIC: Literal["elastic"] = "elastic"
 
 _BUCKETS = {STATIC: STATIC_BUCKET, SHARED: properties.BUCKET, ELASTIC: ELASTIC_BUCKET}
+
+Configs = dict[str, streams.StreamConfig | None]
+"""The configurations of streams, by name; None where there is no such stream."""
 
 # Made here, since the first use of a type by msgspec is not safe in several threads at once.
 _properties_decoder = msgspec.json.Decoder(GroupProperties)
@@ -119,9 +122,7 @@ def is_untaken(tx: Tx, record: GroupRecord) -> bool:
 
 def is_untranslated(tx: Tx, record: GroupRecord) -> bool:
     """Whether something was acked that the group's cursors do not tell yet."""
-    return is_untaken(tx, record) or any(
-        replicas.is_untranslated(tx, reader) for reader in readers(tx, record)
-    )
+    return is_untaken(tx, record) or bool(replicas.untranslated(tx, readers(tx, record)))
 
 
 def take_in(tx: Tx, record: GroupRecord) -> None:
@@ -143,18 +144,22 @@ def leave(tx: Tx, record: GroupRecord) -> None:
         queues.empty(tx, GroupName.of_key(record.key))
 
 
-def readers(tx: Tx, record: GroupRecord) -> list[str]:
-    """The names of a group's rows of progress."""
+def readers(tx: Tx, record: GroupRecord, configs: Configs | None = None) -> list[str]:
+    """The names of a group's rows of progress; ``configs`` keeps what was read for others."""
     if record.family == SHARED:
         return [record.key]
     name = GroupName.of_key(record.key)
-    source = streams.get(tx, name.stream)
-    if source is None:
+    configs = {} if configs is None else configs
+    if name.stream not in configs:
+        source = streams.get(tx, name.stream)
+        configs[name.stream] = None if source is None else source.config
+    source_config = configs[name.stream]
+    if source_config is None:
         return []
     if record.family == ELASTIC:
         return [name.consumed]
     config = decode_static(record.config)
-    return progress_names(name, config, layout_of(config, source.config))
+    return progress_names(name, config, layout_of(config, source_config))
 
 
 def salvaged(key: str) -> GroupRecord:
@@ -225,9 +230,9 @@ def seek_locks(record: GroupRecord, reader: str, stream: str, number: int) -> li
     return [*found, *_queue_locks(record)] if record.family == ELASTIC else found
 
 
-def channels(tx: Tx, record: GroupRecord) -> set[str]:
+def channels(record: GroupRecord, readers: Iterable[str]) -> set[str]:
     """Where news of a group's progress is told, and of who lets go of it."""
-    found = {progress.channel(each) for each in readers(tx, record)}
+    found = {progress.channel(each) for each in readers}
     if record.family == SHARED:
         found.add(leases.channel(state.lease_name(record.key)))
     if record.family == ELASTIC:

@@ -95,6 +95,12 @@ def _target(log: Log, record: GroupRecord, me: str, to: str) -> LinkMember:
             f"group {name_of(record.key)!r} is consumed in every region and has no home to move; "
             "see whether it is in step with: headrace region synced"
         )
+    handing = record.handing
+    if record.home != me and handing is not None and handing.source == me and not handing.drained:
+        raise SwitchRefusedError(
+            f"group {name_of(record.key)!r} is on its way to {record.home} already; see how far "
+            "with: headrace region status"
+        )
     if record.home == to:
         raise SwitchRefusedError(f"group {name_of(record.key)!r} is at home in {to} already")
     if record.home != me:
@@ -102,7 +108,7 @@ def _target(log: Log, record: GroupRecord, me: str, to: str) -> LinkMember:
             f"group {name_of(record.key)!r} is at home in {record.home}; run the switch there, or "
             f"`headrace region fail-over --lost {record.home}` if that region is gone"
         )
-    if record.handing is not None and record.handing.source != me:
+    if handing is not None and handing.source != me:
         raise SwitchRefusedError(
             f"group {name_of(record.key)!r} is still on its way here; try again later"
         )

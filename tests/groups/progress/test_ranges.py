@@ -168,3 +168,27 @@ def test_a_million_ranges_stay_quick() -> None:
     assert AckedRanges.decode(acked.encode()) == acked
     acked.ack_range(0, 2 * count)
     assert (acked.floor, len(acked)) == (2 * count, 0)
+
+
+def test_many_offsets_are_looked_up_as_one_is() -> None:
+    rng = random.Random(5)
+    acked = AckedRanges(floor=40)
+    for _ in range(6_000):
+        lo = rng.randrange(60_000)
+        acked.ack_range(lo, lo + rng.randrange(1, 4))
+    assert len(acked) > 3_000
+    for _ in range(50):
+        first = rng.randrange(60_100)
+        wanted = np.sort(np.array([rng.randrange(first, first + 3_000) for _ in range(200)]))
+        assert acked.contains_many(wanted).tolist() == [int(each) in acked for each in wanted]
+    assert acked.contains_many(np.array([], dtype=np.int64)).tolist() == []
+    assert acked.contains_many(np.array([-1, 0, 39])).tolist() == [False, True, True]
+
+
+def test_a_look_at_a_few_offsets_costs_the_same_beside_any_number_of_ranges() -> None:
+    """Every batch that was read took the ranges of the whole segment into an array."""
+    acked = AckedRanges.from_tuples(0, tuple((2 * n + 1, 2 * n + 2) for n in range(200_000)))
+    wanted = np.arange(100_000, 100_500)
+    looked = acked._flat(100_000, 100_499)
+    assert len(looked) < 4_000
+    assert acked.contains_many(wanted).tolist() == [bool(n % 2) for n in range(500)]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from pathlib import Path
 
 import pytest
 
 import headrace
 from headrace.errors import SwitchRefusedError
+from headrace.groups.partitioned.core.messages import Phase
 from headrace.regions.records import get_group
 from tests.regions.runtime.test_groups import PARTITIONED, in_loop, running, two_regions
 from tests.support import until
@@ -101,3 +103,25 @@ async def test_after_a_fail_over_the_survivor_is_home(tmp_path: Path) -> None:
             await us.publish("orders.2", b"two", key="2")
             await us.regions.rejoin("eu")
             await until(lambda: eu.log.catalog.read(lambda tx: get_group(tx, key)).home == "us")  # type: ignore[union-attr]
+
+
+@in_loop
+async def test_members_that_run_are_told_where_their_group_has_gone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They said that it was deleted, and that there was no such group."""
+    async with two_regions(tmp_path, PARTITIONED) as (eu, us):
+        await eu.groups.create_static(
+            "orders", "billing", max_members=4, members=["m1"], replicated=True, home="eu"
+        )
+        with running(eu, us):
+            await until(lambda: us.log.catalog.read(lambda tx: get_group(tx, "orders.billing")))
+            async with eu.join("orders", "billing", member="m1") as member:
+                await until(lambda: member.status.phase is Phase.PINNED)
+                with caplog.at_level(logging.INFO):
+                    await eu.regions.switch("orders", "billing", to="us", timeout_s=20)
+                    await until(lambda: member.status.phase is Phase.WAITING)
+    assert "fenced, the group is at home in us" in caplog.text
+    assert "waits, the group is at home in us" in caplog.text
+    assert "deleted" not in caplog.text
+    assert "no such group" not in caplog.text

@@ -96,7 +96,8 @@ class AckedRanges:
 
     def contains_many(self, offsets: Int64s) -> npt.NDArray[np.bool_]:
         """Which of many offsets are acked, at once."""
-        inside = _array(self._flat()).searchsorted(offsets, side="right") & 1 == 1
+        near = self._flat(int(offsets.min()), int(offsets.max())) if len(offsets) else []
+        inside = _array(near).searchsorted(offsets, side="right") & 1 == 1
         found: npt.NDArray[np.bool_] = (inside | (offsets < self._floor)) & (offsets >= 0)
         return found
 
@@ -264,8 +265,9 @@ class AckedRanges:
 
     # --- internals ---------------------------------------------------------------------
 
-    def _flat(self) -> list[int]:
-        return list(chain.from_iterable(self._blocks))
+    def _flat(self, first: int = 0, last: int = OFFSET_MAX) -> list[int]:
+        lo = max(0, bisect_right(self._lows, first) - 1)  # whole blocks, around those offsets
+        return list(chain.from_iterable(self._blocks[lo : bisect_right(self._lows, last)]))
 
     def _pairs(self) -> Iterator[tuple[int, int]]:
         for block in self._blocks:

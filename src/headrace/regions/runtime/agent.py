@@ -20,7 +20,7 @@ from headrace.errors import (
     RegionUnreachableError,
 )
 from headrace.groups import homes
-from headrace.groups.homes import GROUPS_BUCKET, ORIGIN, GroupRecord, HomeProof
+from headrace.groups.homes import GROUPS_BUCKET, GroupRecord, HomeProof
 from headrace.host.clock import calendar_s, steady_s
 from headrace.log.log import Log
 from headrace.regions import kinds, twins
@@ -40,6 +40,7 @@ from headrace.regions.runtime import applying, cursors, keeping, writers
 from headrace.regions.runtime.applying import Theirs
 from headrace.regions.runtime.behind import is_behind
 from headrace.regions.runtime.neighbours import Neighbours
+from headrace.regions.runtime.roster import Roster
 from headrace.regions.runtime.snapshotting import Snapshotting
 from headrace.regions.snapshots import ASKED_BUCKET, FORCED_BUCKET
 
@@ -73,7 +74,10 @@ class RegionAgent:
         self._watch = HomeWatch()
         self._lease: leases.Lease | None = None
         self._others: set[str] = set()
-        self.snapshots = Snapshotting(log, neighbours)
+        self._roster = Roster(log.catalog)
+        self._theirs: dict[str, tuple[Log, Roster]] = {}
+        self._listens_to: frozenset[str] = frozenset()
+        self.snapshots = Snapshotting(log, neighbours, self._roster)
 
     # -- once ---------------------------------------------------------------------------
 
@@ -119,7 +123,7 @@ class RegionAgent:
             except HeadraceError as error:
                 self._is_away(member, error)
             else:
-                applying.take_over_groups(self._log, me, found)
+                applying.take_over_groups(self._log, me, found, self._roster)
                 heard.append(member.region)
         self._answer(
             self._watch.answer(
@@ -165,21 +169,21 @@ class RegionAgent:
 
     def translate(self, me: Region) -> bool:
         """Bring this region's cursors up to date, and hand groups over that nobody holds."""
-        known = self._log.catalog.read(groups)
+        roll = self._roster.read()
+        known = roll.records
         if not known:
             return False
 
-        def look(tx: Tx) -> tuple[bool, set[str]]:
+        def look(tx: Tx) -> tuple[set[str], set[str]]:
             found = known.values()
             untaken = {r.key for r in found if not r.deleted and kinds.is_untaken(tx, r)}
-            due = bool(untaken) or any(_is_due(tx, r) or _is_leaving(r, me) for r in found)
-            return due, untaken
+            return replicas.untranslated(tx, roll.by_origin), untaken
 
         due, untaken = self._log.catalog.read(look)
-        if not due:
+        leaving = {key for key, record in known.items() if _is_leaving(record, me)}
+        if not (due or untaken or leaving):
             return False
 
-        leaving = {key for key, record in known.items() if _is_leaving(record, me)}
         locks = {replicas.LOCK, entries.lock(GROUPS_BUCKET)}
         for record in known.values():
             if record.key in untaken:
@@ -188,14 +192,17 @@ class RegionAgent:
                 locks |= self._log.catalog.read(lambda tx, r=record: kinds.fence_locks(tx, r))  # type: ignore[misc]
 
         def run(tx: Tx) -> bool:
-            records = groups(tx)
+            now = self._roster.within(tx)
+            records = now.records
             left = [r for key, r in records.items() if key in leaving and _is_leaving(r, me)]
+            anew = {record.key for record in left} | untaken
             for record in left:
                 kinds.fence_absent(tx, record)
             for record in records.values():
                 if record.key in untaken or record in left:
                     kinds.take_in(tx, record)
-            moved = cursors.translate(tx, me, records) > 0
+            readers = {n: r for n, r in now.readers.items() if n in due or r.key in anew}
+            moved = cursors.translate(tx, me, readers) > 0
             for record in left:
                 if kinds.is_drained(tx, record):
                     assert record.handing is not None
@@ -218,14 +225,15 @@ class RegionAgent:
                 self._watch.heard(source)
                 self.synced_s[source] = calendar_s()
                 return False
-            self._tell_others(source, applying.take_over_groups(self._log, me, theirs.groups))
+            here = applying.take_over_groups(self._log, me, theirs.groups, self._roster)
+            self._tell_others(source, here)
             self._watch.heard(source)
             writers.follow(self._log, me, theirs, complete=False)
-            applying.apply(self._log, me, theirs, eager_only=True)
+            applying.apply(self._log, me, theirs, eager_only=True, roster=self._roster)
         if self._log.catalog.read(lambda tx: is_behind(tx, theirs), snapshot=True):
             self._pending[source] = theirs, self._log.catalog.read(_own_links)
             return False
-        applying.apply(self._log, me, theirs, eager_only=False)
+        applying.apply(self._log, me, theirs, eager_only=False, roster=self._roster)
         writers.follow(self._log, me, theirs, complete=True)
         self._pending.pop(source, None)
         self._seen[source] = theirs.seen
@@ -261,8 +269,13 @@ class RegionAgent:
             return None
         since = seen[0] if seen[0] <= news[0] else -1
         linked = self._log.catalog.read(links)
+        opened, roster = self._theirs.get(member.region, (None, None))
+        if roster is None or opened is not source_log:
+            roster = Roster(source_log.catalog)
+            self._theirs[member.region] = source_log, roster
+        roster.read()
         return source_log.catalog.read(
-            lambda tx: applying.look(tx, member.region, since, linked), snapshot=True
+            lambda tx: applying.look(tx, member.region, since, linked, roster), snapshot=True
         )
 
     def _forget(self) -> None:
@@ -334,12 +347,10 @@ class RegionAgent:
         own = self._log.catalog
         buckets = (GROUPS_BUCKET, LINKS_BUCKET, homes.PROOF_BUCKET, FORCED_BUCKET, ASKED_BUCKET)
         wanted = {replicas.CHANNEL, *map(entries.channel, buckets)}
-
-        def look(tx: Tx) -> None:
-            for record in groups(tx).values():
-                wanted.update(kinds.channels(tx, record))
-
-        own.read(look)
+        told = self._roster.read().channels
+        if told is not self._listens_to or not subscribed:
+            self._listens_to = told
+            wanted |= told
         for channel in wanted:
             if (own, channel) not in subscribed:
                 subscribed[own, channel] = own.subscribe(channel, bell.set)
@@ -354,10 +365,6 @@ class RegionAgent:
 
 def _own_links(tx: Tx) -> int:
     return entries.latest(tx, LINKS_BUCKET)
-
-
-def _is_due(tx: Tx, record: GroupRecord) -> bool:
-    return record.mode == ORIGIN and not record.deleted and kinds.is_untranslated(tx, record)
 
 
 def _is_leaving(record: GroupRecord, me: Region) -> bool:

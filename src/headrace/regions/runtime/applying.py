@@ -41,6 +41,7 @@ from headrace.regions.runtime.joining import (
     join,
 )
 from headrace.regions.runtime.joining import locks as unit_locks
+from headrace.regions.runtime.roster import Roster, changed_records
 from headrace.regions.twins import are_others
 
 
@@ -75,8 +76,17 @@ class Theirs(msgspec.Struct, frozen=True):
         return self.revision, self.groups_revision, self.links_revision
 
 
-def look(tx: Tx, source: str, since: int, linked: Mapping[str, LinkRecord]) -> Theirs:
-    """Read a neighbour: the cursors after a revision, and all else; ``linked`` are links here."""
+def look(
+    tx: Tx,
+    source: str,
+    since: int,
+    linked: Mapping[str, LinkRecord],
+    roster: Roster | None = None,
+) -> Theirs:
+    """Read a neighbour: the cursors after a revision, and all else; ``linked`` are links here.
+
+    ``roster`` keeps its groups from one look to the next.
+    """
     heads: dict[str, dict[int, int]] = {}
     copied: dict[str, dict[str, dict[int, int]]] = {}
     closed: dict[str, dict[int, dict[str, int]]] = {}
@@ -106,7 +116,7 @@ def look(tx: Tx, source: str, since: int, linked: Mapping[str, LinkRecord]) -> T
         replicas.revision(tx),
         entries.latest(tx, GROUPS_BUCKET),
         heads,
-        groups(tx),
+        groups(tx) if roster is None else roster.within(tx).records,
         cursors,
         copied,
         closed,
@@ -124,13 +134,16 @@ def has_news(tx: Tx) -> tuple[int, int, int]:
 # --- groups ----------------------------------------------------------------------------------
 
 
-def take_over_groups(log: Log, me: Region, theirs: Mapping[str, GroupRecord]) -> list[str]:
+def take_over_groups(
+    log: Log, me: Region, theirs: Mapping[str, GroupRecord], roster: Roster
+) -> list[str]:
     """Make groups that are new here, and follow homes and deletions with a later stamp.
 
     Returns those that are here on their own and so are left alone: :func:`are_others`.
     """
-    others = log.catalog.read(lambda tx: are_others(tx, theirs))
-    for key, record in theirs.items():
+    changed = changed_records(roster.read().records, theirs)
+    others = log.catalog.read(lambda tx: are_others(tx, changed)) if changed else []
+    for key, record in changed.items():
         mine = log.catalog.read(partial(get_group, key=key))
         if mine is None:
             if not record.deleted and key not in others:
@@ -232,14 +245,16 @@ def _follow(log: Log, me: Region, record: GroupRecord) -> None:
 # --- progress --------------------------------------------------------------------------------
 
 
-def apply(log: Log, me: Region, theirs: Theirs, *, eager_only: bool) -> None:
+def apply(
+    log: Log, me: Region, theirs: Theirs, *, eager_only: bool, roster: Roster | None = None
+) -> None:
     """Join a neighbour's progress to what is known here, in one transaction."""
-    mine = log.catalog.read(groups)
+    roster = roster or Roster(log.catalog)
+    roll = roster.read()
     found = {name: log.stream(name) for name in log.catalog.read(links)}
     due: list[tuple[TheirCursor, GroupRecord, Segment]] = []
-    owners = log.catalog.read(lambda tx: _owners(tx, mine))
     for cursor in theirs.cursors:
-        record = owners.get(cursor.reader)
+        record = roll.readers.get(cursor.reader)
         stream = found.get(cursor.stream)
         segment = stream.segment(cursor.number) if stream is not None else None
         if record is None or segment is None or (eager_only and not record.eager):
@@ -254,19 +269,10 @@ def apply(log: Log, me: Region, theirs: Theirs, *, eager_only: bool) -> None:
         for cursor, record, segment in due:
             _merge(tx, me, record, cursor, segment)
         if not eager_only:
-            _arrived(tx, theirs)
+            _arrived(tx, theirs, roster.within(tx).records)
 
-    if due or _is_awaited(mine, theirs):
+    if due or _is_awaited(roll.records, theirs):
         log.catalog.write(run, locks=sorted(locks))
-
-
-def _owners(tx: Tx, mine: Mapping[str, GroupRecord]) -> dict[str, GroupRecord]:
-    return {
-        reader: record
-        for record in mine.values()
-        if not record.deleted
-        for reader in kinds.readers(tx, record)
-    }
 
 
 def _merge(tx: Tx, me: Region, record: GroupRecord, cursor: TheirCursor, segment: Segment) -> None:
@@ -333,9 +339,9 @@ def _is_awaited(mine: Mapping[str, GroupRecord], theirs: Theirs) -> bool:
     )
 
 
-def _arrived(tx: Tx, theirs: Theirs) -> None:
+def _arrived(tx: Tx, theirs: Theirs, mine: Mapping[str, GroupRecord]) -> None:
     """All that the neighbour knew is here: groups that waited for it may begin."""
-    for key, record in groups(tx).items():
+    for key, record in mine.items():
         found = theirs.groups.get(key)
         if found is None or found.stamp != record.stamp:
             continue

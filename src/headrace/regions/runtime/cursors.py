@@ -82,20 +82,19 @@ def _begin_in(
         replicas.pass_unread(tx, reader, segment.id, gone)
 
 
-def translate(tx: Tx, me: Region, records: Mapping[str, GroupRecord]) -> int:
-    """Bring all cursors up to date; returns how many changed.  Holds ``replicas.LOCK``."""
+def translate(tx: Tx, me: Region, readers: Mapping[str, GroupRecord]) -> int:
+    """Bring the cursors of readers up to date; how many changed.  Holds ``replicas.LOCK``."""
     changed = 0
     segments: dict[str, dict[int, Segment]] = {}
-    for record in records.values():
+    for reader, record in readers.items():
         if record.deleted or record.mode != ORIGIN:
             continue
-        for reader in kinds.readers(tx, record):
-            for name in record.streams:
-                if name not in segments:
-                    found = streams.get(tx, name)
-                    here = found.segments if found is not None else ()
-                    segments[name] = {s.id: s for s in here if s.lane is not None}
-                changed += _translate_reader(tx, me, record, reader, segments[name])
+        for name in record.streams:
+            if name not in segments:
+                found = streams.get(tx, name)
+                here = found.segments if found is not None else ()
+                segments[name] = {s.id: s for s in here if s.lane is not None}
+            changed += _translate_reader(tx, me, record, reader, segments[name])
     return changed
 
 

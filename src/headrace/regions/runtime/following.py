@@ -9,6 +9,7 @@ end leaves a core that knows too much: it is made anew from what is stored.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import groupby
 
 from headrace.catalog import Tx, lanes, markers, streams
 from headrace.catalog.streams import Segment
@@ -181,8 +182,11 @@ class FollowedSegment:
         runs = lanes.runs(tx, segment.id, end, segment.head)
         for lo, hi, run in _pieces(runs, end, segment.head):
             if run is None:
-                for at in range(lo, hi):
-                    effects += self.told(at, payloads.get(at))
+                # Those that stand together are told together, as those that were written here: an
+                # update of every group costs every group one step, and not one for each of them.
+                found = groupby(range(lo, hi), lambda at: payloads.get(at) is None)
+                for together in (list(places) for _, places in found):
+                    effects += self.told(together[0], *map(payloads.get, together))
                 continue
             sequence = run.sequence + lo - run.start
             if sequence > core.log.next_sequence(run.lane):

@@ -38,7 +38,8 @@ from headrace.regions.records import AGENT_LEASE, LinkRecord, Region, get_link
 from headrace.regions.runtime import joining
 from headrace.regions.runtime.following import FollowedSegment, Payloads
 from headrace.regions.runtime.neighbours import Neighbours
-from headrace.regions.runtime.turns import SegmentTurn, SnapshotBegin, TurnDue, life_of, records_of
+from headrace.regions.runtime.roster import Roster
+from headrace.regions.runtime.turns import SegmentTurn, SnapshotBegin, TurnDue, life_of
 from headrace.regions.snapshots import (
     ASKED_BUCKET,
     FORCED_BUCKET,
@@ -67,14 +68,14 @@ _log = logging.getLogger(__name__)
 class Snapshotting:
     """All segments that one agent follows."""
 
-    def __init__(self, log: Log, neighbours: Neighbours) -> None:
-        self._log, self._neighbours = log, neighbours
+    def __init__(self, log: Log, neighbours: Neighbours, roster: Roster) -> None:
+        self._log, self._neighbours, self.roster = log, neighbours, roster
         self._segments: dict[int, _Segment] = {}
         self.settings = SnapshotSettings()
 
     def step(self, me: Region, lease: leases.Lease | None) -> bool:
         """Do what is due, once; true if something moved."""
-        names = self._log.catalog.read(streams_under_snapshots)
+        names = self.roster.read().streams_under_snapshots()
         found = {n: s for n in sorted(names) if (s := self._log.catalog.read(_stream_of(n)))}
         alive = {s.id for stream in found.values() for s in stream.segments}
         for gone in self._segments.keys() - alive:
@@ -153,7 +154,8 @@ class _Segment:
             )
             self._begun = {}
         followed = self._followed
-        records = self._log.catalog.read(lambda tx: records_of(tx, self._stream))
+        roster = self._all.roster
+        records = roster.read().under_snapshots(self._stream)
         tick = self._is_tick(link, segment)
         forced = self._log.catalog.read(self._wanted(FORCED_BUCKET, segment.number))
         asked = self._log.catalog.read(self._wanted(ASKED_BUCKET, segment.number))
@@ -176,7 +178,7 @@ class _Segment:
             *(tick, forced, asked),
             reached=self._reached(link, segment) if asked else frozenset(),
         )
-        turn = SegmentTurn(self._stream, followed, self._begun, due)
+        turn = SegmentTurn(self._stream, followed, self._begun, due, roster)
 
         def run(tx: Tx) -> bool:
             if lease is not None:
@@ -241,7 +243,7 @@ class _Segment:
             return False
         self._acked_s = now_s
         return core.log.first != segment.tail or self._log.catalog.read(
-            lambda tx: any(replicas.is_untranslated(tx, each) for each in records)
+            lambda tx: bool(replicas.untranslated(tx, list(records)))
         )
 
     def _is_tick(self, link: LinkRecord, segment: Segment) -> frozenset[str] | None:

@@ -14,7 +14,7 @@ import msgspec
 from headrace.catalog import Tx, batches, entries, progress, replicas, streams
 from headrace.catalog.streams import Segment
 from headrace.errors import RoundOvertakenError
-from headrace.groups.homes import SNAPSHOT, GroupRecord
+from headrace.groups.homes import GroupRecord
 from headrace.groups.progress import Progress, store
 from headrace.host.clock import steady_s
 from headrace.log import events, limits
@@ -32,9 +32,9 @@ from headrace.regions.core.effects import (
 from headrace.regions.core.markers import Marker, RequestMarker, SnapshotMarker, encode_marker
 from headrace.regions.core.progress import OriginProgress
 from headrace.regions.core.stamps import Life, Stamp
-from headrace.regions.records import groups
 from headrace.regions.runtime import joining, wishes
 from headrace.regions.runtime.following import FollowedSegment, Payloads
+from headrace.regions.runtime.roster import Roster
 from headrace.regions.snapshots import (
     ASKED_BUCKET,
     FORCED_BUCKET,
@@ -84,10 +84,15 @@ class SegmentTurn:
     """One transaction over one segment."""
 
     def __init__(
-        self, stream: str, followed: FollowedSegment, begun: dict[str, SnapshotBegin], due: TurnDue
+        self,
+        stream: str,
+        followed: FollowedSegment,
+        begun: dict[str, SnapshotBegin],
+        due: TurnDue,
+        roster: Roster,
     ) -> None:
         self._stream, self._followed, self._core = stream, followed, followed.core
-        self._begun, self._due = begun, due
+        self._begun, self._due, self._roster = begun, due, roster
         self.taken = False
         self._fresh: set[str] = set()
         self._rewound: set[str] = set()
@@ -107,7 +112,7 @@ class SegmentTurn:
         if not self._followed.is_new and get_state(tx, self._stream, number) != known:
             raise RoundOvertakenError(self._core.region, "another agent or a command came before")
         self.taken = True
-        records = records_of(tx, self._stream)
+        records = self._roster.within(tx).under_snapshots(self._stream)
         self._renew(records)
         lives = dict(self._core.lives)
         effects = self._core.members_changed(self._due.members)
@@ -115,11 +120,8 @@ class SegmentTurn:
         self._rewound = {
             name for name in self._due.commanded if self._core.lives.get(name) != lives.get(name)
         }
-        cursors = {
-            name: cursor
-            for name in records
-            if (cursor := replicas.cursor(tx, name, segment.id)) is not None
-        }
+        found = replicas.cursors(tx, list(records), segment.id)
+        cursors = {name: cursor for (name, _), cursor in found.items()}
         effects += self._acked(tx, segment, records, cursors)
         if self._due.tick is not None:
             now_ms = int(steady_s() * 1000)
@@ -159,15 +161,16 @@ class SegmentTurn:
         trims: dict[int, dict[str, Progress]] = {}
         # What was acked before a command of another region came does not count any more.
         counts = [name for name in records if name not in self._rewound]
-        for name in counts:
+        told_of = replicas.readers_of_trims(tx, segment.id)
+        for name in told_of.intersection(counts):
             for trim in replicas.trims(tx, name, segment.id):
                 trims.setdefault(trim.upto, {})[name] = store.decode(trim)
-        rows = {}
-        for name in records:
-            cursor = cursors.get(name)
-            if name in counts or (cursor is not None and cursor.sought):
-                for row in progress.of_group(tx, name, [segment.id]):
-                    rows[name] = row
+        wanted = [
+            name
+            for name in records
+            if name not in self._rewound or (name in cursors and cursors[name].sought)
+        ]
+        rows = progress.of_groups(tx, wanted, segment.id)
         for upto in sorted({*trims, segment.tail}):
             then = trims.get(upto, {})
             for name in counts:
@@ -185,7 +188,7 @@ class SegmentTurn:
                 self._rewound.discard(name)
             if cursor is None or cursor.local != row.state or name in self._fresh or cursor.sought:
                 effects += self._ack(name, now, segment.head)
-        for name in records:
+        for name in told_of.intersection(records):
             replicas.forget_trims(tx, name, segment.id, segment.tail)
         return effects
 
@@ -379,13 +382,3 @@ SEEKS = 2**20
 def life_of(record: GroupRecord) -> Life:
     """Since when a group is there, as its cursors have it."""
     return Life(Stamp(record.life.counter * SEEKS, record.life.region))
-
-
-def records_of(tx: Tx, stream: str) -> dict[str, GroupRecord]:
-    """The groups in the mode of snapshots that read a stream, by the name of each reader."""
-    return {
-        reader: record
-        for record in groups(tx).values()
-        if record.mode == SNAPSHOT and not record.deleted and stream in record.streams
-        for reader in kinds.readers(tx, record)
-    }

@@ -83,7 +83,7 @@ class Instance:
         self._out = InstanceOutput(member, instance)
         self._partitions = Partitions(self._out, self.timings)
         self._config: GroupConfig | None = None
-        self._revision = -1
+        self._revision, self._elsewhere = -1, ""
         self._pin_token = 0
         self._pin_seen = 0
         self._pin_until_ms = 0
@@ -179,9 +179,9 @@ class Instance:
                     self._partitions.give_back_unknown(claims)
                     if whole:
                         self._partitions.lose_all_but(claims, asked_ms)
-            case ConfigSeen(revision, config):
+            case ConfigSeen(revision):
                 if revision > self._revision:
-                    self._on_config(revision, config)
+                    self._on_config(event)
             case PinGranted(token, asked_ms):
                 self._on_pin_granted(token, asked_ms)
             case PinHeld(holder, expires_in_ms):
@@ -240,13 +240,14 @@ class Instance:
 
     # --- config ------------------------------------------------------------------------
 
-    def _on_config(self, revision: int, config: GroupConfig | None) -> None:
-        before, self._config, self._revision = self._config, config, revision
+    def _on_config(self, seen: ConfigSeen) -> None:
+        before, config, self._elsewhere = self._config, seen.config, seen.elsewhere
+        self._config, self._revision = config, seen.revision
         if self.phase is Phase.CLOSED:
             return
         if self._holds_pin():
             if config is None:
-                self._step_down("the group was deleted", forced=True)
+                self._step_down(self._elsewhere or "the group was deleted", forced=True)
             elif before is not None and is_another_group(before, config):
                 self._step_down("the group was deleted and created anew", forced=True)
             elif not self._is_member():
@@ -268,7 +269,7 @@ class Instance:
 
     def _why_waiting(self) -> str:
         if self._config is None:
-            return "there is no such group"
+            return self._elsewhere or "there is no such group"
         members = ", ".join(list(self._config.assignment())[:10]) or "nobody"
         return f"{self.member} is not a member of the group; members are: {members}"
 

@@ -35,10 +35,12 @@ class _OfPartition(msgspec.Struct, frozen=True):
 
 
 class ConfigSeen(msgspec.Struct, frozen=True):
-    """The group's config at a revision; None when there is no such group."""
+    """The group's config at a revision; None when there is no such group, or it is not for here."""
 
     revision: int
     config: GroupConfig | None
+    elsewhere: str = ""
+    """Why a group that is there is not consumed in this region."""
 
 
 class PinGranted(_OfPin, frozen=True):

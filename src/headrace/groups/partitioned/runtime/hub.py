@@ -134,7 +134,7 @@ class Hub:
         # Subscribe first, then read: no change is missed in between.
         view = await self._look(name)
         if joined in self._joined:
-            joined.feed(ConfigSeen(view.number, view.config))
+            joined.feed(ConfigSeen(view.number, view.config, view.elsewhere))
             self._watch_queue(name)
 
     def _watch_queue(self, name: GroupName) -> None:
@@ -307,7 +307,7 @@ class Hub:
             _log.error("group %s stays as it was: %s", name.key, error)
             return
         for joined in list(self._by_group.get(name.key, {})):
-            joined.feed(ConfigSeen(view.number, view.config))
+            joined.feed(ConfigSeen(view.number, view.config, view.elsewhere))
 
     async def _look(self, name: GroupName) -> View:
         number = next(self._numbers)

@@ -72,6 +72,8 @@ class View(msgspec.Struct, frozen=True):
     layout: Layout = Layout.SEGMENTS
     unproven: bool = False
     """Whether other regions have to be asked before it is consumed."""
+    elsewhere: str = ""
+    """Why a group that is there is not consumed in this region."""
 
 
 def read_view(
@@ -86,7 +88,8 @@ def read_view(
     source = streams.get(tx, name.stream)
     stands = homes.standing(tx, name.key, asked)
     if config is None or source is None or stands.waits:
-        return stands, View(number, None, unproven=stands.unproven)
+        elsewhere = "" if config is None or source is None else stands.waits
+        return stands, View(number, None, unproven=stands.unproven, elsewhere=elsewhere)
     layout = layout_of(config, source.config)
     return stands, View(number, claimed_config(config, layout), config, layout)
 

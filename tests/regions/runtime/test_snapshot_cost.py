@@ -1,0 +1,58 @@
+"""What snapshots cost a region of many groups."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from headrace.catalog import Tx
+from headrace.groups.partitioned.lifecycle import create_static
+from headrace.groups.progress import Progress, store
+from headrace.regions import enabling
+from headrace.regions.core.index import SnapshotIndex
+from headrace.regions.core.markers import SnapshotMarker, UpdateMarker
+from tests.regions.runtime.test_snapshots import ONE, SnapshotPlace, exchange
+from tests.regions.runtime.world import linked
+
+
+def ack_all(tx: Tx, names: list[str], segment_id: int, head: int) -> None:
+    for name in names:
+        store.join(tx, f"orders.{name}", {segment_id: Progress(head)})
+
+
+def test_what_updates_cost_grows_with_the_groups_and_not_with_their_square(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Updates that came together were told one after the other, each to every group."""
+    asked = 0
+    newest_at = SnapshotIndex.newest_at
+
+    def counted(self: SnapshotIndex, mark_delete: int, *, after: int = -1) -> SnapshotMarker | None:
+        nonlocal asked
+        asked += 1
+        return newest_at(self, mark_delete, after=after)
+
+    monkeypatch.setattr(SnapshotIndex, "newest_at", counted)
+    costs = []
+    for count in (10, 40):
+        places = [SnapshotPlace(name, str(tmp_path / f"{name}-{count}")) for name in ("eu", "us")]
+        linked(places, config=ONE, segments=1)
+        eu, us = places
+        names = [f"g{number}" for number in range(count)]
+        for name in names:
+            create_static(eu.log, "orders", name, max_members=1, members=["m"])
+            enabling.enable(eu.log, f"orders.{name}", eu.neighbours, mode="snapshot")
+        eu.publish(5)
+        exchange(*places)
+        at = eu.log.stream("orders").segments[0]
+        eu.log.catalog.write(partial(ack_all, names=names, segment_id=at.id, head=at.head))
+        asked = 0
+        exchange(*places)
+        costs.append(asked)
+        told = [each for each in us.markers().values() if isinstance(each, UpdateMarker)]
+        assert {each.group for each in told} == {f"orders.{name}" for name in names}
+        for place in places:
+            place.close()
+    assert costs[1] <= 6 * costs[0], costs
