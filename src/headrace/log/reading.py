@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Generic
 
-from headrace.catalog import Catalog, Tx, ahead, batches, streams
+from headrace.catalog import Catalog, Tx, batches, streams
 from headrace.catalog.streams import Segment, Stream
 from headrace.errors import (
     HeadraceError,
@@ -213,6 +213,9 @@ class Reading(ABC, Generic[B]):
         """How far the segments go; from a server far away the first batches come along."""
         if self._catalog.quick or len(self._ready) > READ_AHEAD_MAX:
             return streams.heads(tx, self.stream.id)
+        # Most reads end before they come here, looks at the command line among them.
+        from headrace.catalog import ahead
+
         positions = {cursor.segment_id: cursor.position for cursor in self._ready}
         found, loaded = ahead.heads_and_batches(tx, self.stream.id, positions)
         for cursor in self._ready:
