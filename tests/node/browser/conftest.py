@@ -12,7 +12,16 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, TimeoutError, expect, sync_playwright
+from playwright.sync_api import (
+    Browser,
+    BrowserContext,
+    Page,
+    Request,
+    Response,
+    TimeoutError,
+    expect,
+    sync_playwright,
+)
 
 from tests.node.browser.coverage import Coverage
 from tests.node.support import RunningNode, running
@@ -133,6 +142,29 @@ def context(browser: Browser, coverage: Coverage) -> Iterator[BrowserContext]:
     made.close()
 
 
+class Asked:
+    """What a page has asked the node for, to say where a page stands that does not come."""
+
+    def __init__(self, page: Page) -> None:
+        self.open: list[str] = []
+        self.failed: list[str] = []
+        page.on("request", lambda one: self.open.append(one.url))
+        page.on("requestfinished", lambda one: self.open.remove(one.url))
+        page.on("requestfailed", self._failed)
+        page.on("response", self._answered)
+
+    def _failed(self, one: Request) -> None:
+        self.open.remove(one.url)
+        self.failed.append(f"{one.url}: {one.failure}")
+
+    def _answered(self, answer: Response) -> None:
+        if answer.status >= 400:
+            self.failed.append(f"{answer.url}: {answer.status}")
+
+    def __str__(self) -> str:
+        return f"failed {self.failed}, not answered {self.open}"
+
+
 def enter(context: BrowserContext, node: RunningNode, coverage: Coverage, path: str = "") -> Page:
     """A page that is let in by a one-time link."""
     page = context.new_page()
@@ -140,6 +172,7 @@ def enter(context: BrowserContext, node: RunningNode, coverage: Coverage, path: 
     problems: list[str] = []
     page.on("pageerror", lambda error: problems.append(str(error)))
     page.problems = problems  # type: ignore[attr-defined]
+    page.asked = Asked(page)  # type: ignore[attr-defined]
     code = node.post("/link", {})["path"].partition("#")[2]
     page.goto(f"http://127.0.0.1:{node.port}{path or '/'}#{code}")
     return page
@@ -153,5 +186,6 @@ def page(context: BrowserContext, console: RunningNode, coverage: Coverage) -> A
         found.wait_for_selector("hr-overview table", timeout=ENTER_MS)
     except TimeoutError as error:
         shown = found.locator("body").inner_text()
-        raise AssertionError(f"{found.problems} at {found.url}: {shown!r}") from error  # type: ignore[attr-defined]
+        told = f"{found.problems}, {found.asked} at {found.url}: {shown!r}"  # type: ignore[attr-defined]
+        raise AssertionError(told) from error
     return found

@@ -265,9 +265,38 @@ def test_a_page_that_could_not_be_shown_is_built_when_it_can(
     expect(page.locator("hr-stream")).to_contain_text("there is no stream 'later'")
 
 
+def test_a_page_that_did_not_arrive_whole_is_loaded_again(
+    context: BrowserContext, console: RunningNode, coverage: Coverage
+) -> None:
+    lost: list[Route] = []
+
+    def lose(route: Route) -> None:
+        lost.append(route)
+        if len(lost) == 1:
+            route.abort("connectionreset")
+        else:
+            route.continue_()
+
+    context.route("**/view-key.js", lose)
+    page = enter(context, console, coverage)
+    expect(page.locator(".banner")).to_contain_text("loaded again")
+    page.wait_for_selector("hr-overview table")
+    assert len(lost) == 2
+    assert page.problems == []  # type: ignore[attr-defined]
+
+
+def test_a_page_that_never_arrives_says_what_to_do(
+    context: BrowserContext, console: RunningNode, coverage: Coverage
+) -> None:
+    context.route("**/view-key.js", lambda route: route.abort("connectionreset"))
+    page = enter(context, console, coverage)
+    expect(page.locator(".banner")).to_contain_text("Reload this page to try again")
+    assert len(page.problems) == 1  # type: ignore[attr-defined]
+
+
 KNOWS = """async name => {
   const from = document.querySelector("script[type=module]").src;
-  const { store } = await import(from.replace("app.js", "store.js"));
+  const { store } = await import(from.replace("load.js", "store.js"));
   return store.streams.has(name);
 }"""
 

@@ -256,7 +256,7 @@ def test_buttons_of_epochs_keep_focus_and_press(page: Page, console: RunningNode
 
 RULES = """async () => {
   const from = document.querySelector("script[type=module]").src;
-  const { copyable, h, redraw } = await import(from.replace("app.js", "dom.js"));
+  const { copyable, h, redraw } = await import(from.replace("load.js", "dom.js"));
   const place = document.body.appendChild(h("div"));
   const said = [];
   const button = (text, call) => h("button", { onclick: () => said.push(call) }, text);
