@@ -93,6 +93,16 @@ def _opening_of_anybody(original: SparkRule) -> SparkRule:
     return bind
 
 
+def _remembers_the_last(original: SparkRule) -> SparkRule:  # noqa: ARG001
+    """What was counted last is remembered, though it be older than what was counted before."""
+
+    def with_counted(line: SparkLine, found: Any) -> SparkLine:
+        settled = msgspec.structs.replace(found, settled=True)
+        return msgspec.structs.replace(line, opening=settled, counted=found.batch)
+
+    return with_counted
+
+
 def _bug(
     name: str,
     about: str,
@@ -154,5 +164,11 @@ PLANTED = (
         "a task of an opening that was replaced is bound to the newest one",
         spark_batches, "bind", _opening_of_anybody,
         first=15,
+    ),
+    _bug(
+        "last counted remembered",
+        "an older batch that is counted late hides what was counted after it",
+        spark_batches, "_with_counted", _remembers_the_last,
+        first=39141,
     ),
 )  # fmt: skip

@@ -114,6 +114,28 @@ def test_a_batch_counts_once_with_its_acks() -> None:
     assert count([], {}, counted.batches, {}).repeated
 
 
+def test_an_older_batch_that_is_counted_late_does_not_hide_what_was_counted_after_it() -> None:
+    """A driver slept since it had planned b1, which another opened empty and finished."""
+    start, later = {A: view((0, 2))}, {A: view((0, 2), (5, 7))}
+    first = open_batch(SparkLine(), plan((2, 5)), opening="o1", life=LIFE, views={})
+    newer = plan((5, 7), batch="b2", number=2)
+    second = open_batch(first, newer, opening="o2", life=LIFE, views={A: view((0, 5))})
+    done = count([bind(second, "line", "o2")], {"line": second}, None, {"line": {A: view((0, 5))}})
+    assert done.lines["line"].counted == "b2"
+
+    reset = forget_opening(done.lines["line"])
+    late = open_batch(reset, plan((2, 5)), opening="o3", life=LIFE, views=start)
+    assert spans(late) == {"a/0": ((2, 5),)}
+    counted = count([bind(late, "line", "o3")], {"line": late}, None, {"line": start})
+    assert counted.acks == {"line": {A: ((2, 5),)}}
+    assert counted.lines["line"].counted == "b2"
+
+    replayed = open_batch(counted.lines["line"], newer, opening="o4", life=LIFE, views=later)
+    assert spans(replayed) == {}
+    again = count([bind(replayed, "line", "o4")], {"line": replayed}, done.batches, {})
+    assert again.repeated
+
+
 def test_a_number_that_was_counted_with_another_batch_is_a_checkpoint_put_back() -> None:
     views = {A: view((0, 2))}
     line = opened(views, (2, 5))

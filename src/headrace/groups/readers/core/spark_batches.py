@@ -88,6 +88,8 @@ class SparkOpening(msgspec.Struct, frozen=True):
     """The token under which the reader that opened it had joined."""
     spans: tuple[OpenSpan, ...]
     settled: bool = False
+    number: int = 0
+    """That of its plan."""
 
     @property
     def events(self) -> int:
@@ -105,9 +107,11 @@ class SparkLine(msgspec.Struct, frozen=True):
 
     opening: SparkOpening | None = None
     counted: str = ""
-    """The batch that a sink counted last; a reset does not forget it."""
+    """The newest batch that a sink has counted; a reset does not forget it."""
     highest: int = 0
     """The highest number of a plan that was opened; a reset does not forget it."""
+    counted_number: int = 0
+    """The number of the plan of `counted`."""
 
 
 class SparkBinding(msgspec.Struct, frozen=True):
@@ -189,8 +193,11 @@ def open_batch(
         times = earlier.times + 1
     else:
         times = 1 if plan.number > line.highest else 2
-    made = SparkOpening(plan.batch, opening, times, life, spans, settled=not spans)
-    return SparkLine(made, line.counted, max(plan.number, line.highest))
+    made = SparkOpening(
+        plan.batch, opening, times, life, spans, settled=not spans, number=plan.number
+    )
+    highest = max(plan.number, line.highest)
+    return msgspec.structs.replace(line, opening=made, highest=highest)
 
 
 def _left(plan: SparkPlan, life: int, views: Views) -> Iterable[OpenSpan]:
@@ -265,9 +272,22 @@ def count(
             )
         seen = views[binding.line]
         acks[binding.line] = found.acks if seen is None else _countable(found, seen)
-        settled = msgspec.structs.replace(found, settled=True)
-        changed[binding.line] = SparkLine(settled, found.batch, line.highest)
+        changed[binding.line] = _with_counted(line, found)
     return Counted(repeated=False, lines=changed, acks=acks, batches=batches)
+
+
+def _with_counted(line: SparkLine, found: SparkOpening) -> SparkLine:
+    """A line whose opening was counted.
+
+    A driver that slept may open an older batch after a newer one was counted (with nothing, unless
+    the group was reset), and count it late.  Spark may replay the newer one: it stays known.
+    """
+    settled = msgspec.structs.replace(found, settled=True)
+    if found.number < line.counted_number:
+        return msgspec.structs.replace(line, opening=settled)
+    return msgspec.structs.replace(
+        line, opening=settled, counted=found.batch, counted_number=found.number
+    )
 
 
 def _is_open(binding: SparkBinding, lines: Mapping[str, SparkLine]) -> bool:
