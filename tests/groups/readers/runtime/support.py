@@ -38,7 +38,6 @@ def freeze(reader: SegmentReader) -> None:
     assert life is not None
     life.core.over = True
     life._ticking.clear()
-    life._newcomers.clear()
 
 
 class Taken:

@@ -111,7 +111,12 @@ def test_nobody_looks_for_the_dead_where_all_are_here(
         assert 0 < left_ms <= 60_000
         assert reads.count == 0
         following.state.members["one"].lease_token += 1  # another program's
+        following.joins += 1
         await hub.detect(following)
         assert reads.count == 1
+        left_ms = await hub.detect(following)
+        assert left_ms is not None
+        assert 0 < left_ms <= 60_000
+        assert reads.count == 1  # and what it found is known until then
 
     check(tmp_path, work)

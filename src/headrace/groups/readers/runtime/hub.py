@@ -12,8 +12,7 @@ share a commit, since all writes of a program do.  They are decided on a replica
 
 *Renewals* that are due at one time go into one transaction that does not wait for the disk.
 
-*Dead readers.*  A look is a read, and one for all readers here: those that ask while it is under
-way, or shortly after it, get its answer.  Only a finding makes a transaction, which looks again.
+*Dead readers.*  One detector looks for all readers here (:mod:`.detector`).
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from headrace.catalog import Tx, leases, reader_groups
+from headrace.catalog import Tx, reader_groups
 from headrace.errors import CatalogClosedError, HeadraceError, UnknownReaderGroupError
 from headrace.groups import decisions
 from headrace.groups.readers import names
@@ -34,6 +33,7 @@ from headrace.groups.readers.core.synchronizer import Followed
 from headrace.groups.readers.core.updates import RecordPositions, ReportLag, Update
 from headrace.groups.readers.names import ReaderGroupName, ReaderGroupRecord
 from headrace.groups.readers.runtime import liveness, record
+from headrace.groups.readers.runtime.detector import Detector
 from headrace.groups.readers.runtime.replicas import StampedReplica
 from headrace.groups.readers.runtime.resets import Exact
 from headrace.groups.readers.runtime.transaction import Committed, GroupCommit
@@ -43,8 +43,6 @@ if TYPE_CHECKING:
     from headrace.groups.readers.runtime.life import ReaderLife
 
 RETRY_S = 0.2
-LOOK_AGAIN_S = 0.02
-"""A look for dead readers answers all who ask within this time."""
 
 T = TypeVar("T")
 
@@ -66,8 +64,11 @@ class Follower(Protocol):
 class Following:
     """One group, followed for all who want to know of it here."""
 
-    def __init__(self, host: Host, name: ReaderGroupName) -> None:
+    def __init__(
+        self, host: Host, name: ReaderGroupName, joined: Callable[[Following], None]
+    ) -> None:
         self._host = host
+        self._joined = joined
         self.name = name
         self.record: ReaderGroupRecord | None = None
         self.followers: dict[Follower, None] = {}
@@ -189,6 +190,7 @@ class Following:
             isinstance(change, ReaderAdded) for each in news.outcomes for change in each.changes
         ):
             self.joins += 1
+            self._joined(self)
         for follower in list(self.followers):
             follower.followed(news)
 
@@ -202,13 +204,10 @@ class ReaderHub:
         self._writers: dict[str, StampedReplica] = {}
         self._renewals: dict[ReaderLife, tuple[str, int, int]] = {}
         self._renewing: asyncio.Task[None] | None = None
-        self._watch = leases.Watch()
-        self._looks: dict[str, asyncio.Task[int | None]] = {}
+        self._detector = Detector(host, self.transact)
         self._due: dict[str, Following] = {}
         """Groups that are to be looked at."""
         self._refreshing: asyncio.Task[None] | None = None
-        self._kept: dict[str, tuple[int, int]] = {}
-        """Leases that were renewed here: token, and until when, in ms of this program's clock."""
 
     # -- following ------------------------------------------------------------------------
 
@@ -216,7 +215,7 @@ class ReaderHub:
         """Have a group followed; raises if there is none."""
         found = self._following.get(name.group)
         if found is None or found.closed:
-            found = self._following[name.group] = Following(self._host, name)
+            found = self._following[name.group] = Following(self._host, name, self._detector.joined)
         found.followers[follower] = None
         try:
             await found.start()
@@ -230,6 +229,7 @@ class ReaderHub:
         following.followers.pop(follower, None)
         if not following.followers:
             following.stop()
+            self._detector.forget(following)
             if self._following.get(following.name.group) is following:
                 del self._following[following.name.group]
 
@@ -295,6 +295,14 @@ class ReaderHub:
 
     # -- liveness -------------------------------------------------------------------------
 
+    def begins(self, lease: str) -> None:
+        """The life of a reader begins here."""
+        self._detector.ours.add(lease)
+
+    def ends(self, lease: str) -> None:
+        """The life of a reader is over, or another one of it has begun."""
+        self._detector.ours.discard(lease)
+
     def renew(self, life: ReaderLife, lease: str, token: int, ttl_ms: int) -> None:
         """Have a reader's lease renewed, together with others."""
         self._renewals[life] = (lease, token, ttl_ms)
@@ -314,56 +322,24 @@ class ReaderHub:
                     if not isinstance(error, CatalogClosedError):
                         _log.warning("reader groups: leases were not renewed: %s", error)
                     continue
-                self._kept = {
-                    lease: until for lease, until in self._kept.items() if until[1] > asked_ms
+                answers = list(zip(batch.items(), kept, strict=True))
+                renewed = {
+                    lease: (token, asked_ms + ttl_ms if is_kept else 0)
+                    for (_, (lease, token, ttl_ms)), is_kept in answers
                 }
-                for (life, (lease, token, ttl_ms)), is_kept in zip(
-                    batch.items(), kept, strict=True
-                ):
-                    self._kept[lease] = token, asked_ms + ttl_ms if is_kept else 0
+                self._detector.renewed(renewed, asked_ms)
+                for (life, (_, token, _)), is_kept in answers:
                     life.renewed(token, asked_ms if is_kept else None)
         finally:
             self._renewing = None
 
     async def detect(self, following: Following) -> int | None:
         """Look for dead readers and put them offline; when the next lease runs out, in ms."""
-        name = following.name
+        return await self._detector.detect(following)
 
-        if (kept_ms := self.kept_ms(following)) is not None:
-            return kept_ms
-
-        def forget() -> None:
-            self._looks.pop(name.group, None)
-
-        task = self._looks.get(name.group)
-        if task is None:
-            task = self._looks[name.group] = self._host.spawn(self._detect(following), awaited=True)
-            task.add_done_callback(lambda _: self._host.after(LOOK_AGAIN_S, forget))
-        return await asyncio.shield(task)
-
-    def kept_ms(self, following: Following) -> int | None:
-        """For how long nobody can be dead, if all readers of a group are in this program."""
-        now_ms, first_ms = self._host.now_ms(), None
-        for member in following.state.members.values():
-            lease = following.name.lease(member.name)
-            token, until_ms = self._kept.get(lease, (0, 0))
-            if token != member.lease_token or until_ms <= now_ms:
-                self._kept.pop(lease, None)
-                return None
-            first_ms = until_ms if first_ms is None else min(first_ms, until_ms)
-        return None if first_ms is None else first_ms - now_ms
-
-    async def _detect(self, following: Following) -> int | None:
-        name, state = following.name, following.state
-        catalog = self._host.log.catalog
-        found = await self._host.in_thread(catalog.read, lambda tx: liveness.look(tx, name, state))
-        over, next_ms = self._watch.unrenewed(found.held, found.now_us, self._host.now_ms())
-        if found.dead or over:
-            bury = partial(liveness.bury, unrenewed=over)
-            for dead, _ in await self.transact(name, bury):
-                _log.warning("reader %s of group %s: %s", dead.reader, name.group, dead.why)
-        expiry_ms = found.next_expiry_in_ms
-        return next_ms if expiry_ms is None or next_ms is None else min(expiry_ms, next_ms)
+    def known_ms(self, following: Following) -> int | None:
+        """For how long nobody can be dead, as far as that is known without a look."""
+        return self._detector.known_ms(following)
 
 
 def _changed(tx: Tx, known: Mapping[str, reader_groups.Version]) -> list[str]:

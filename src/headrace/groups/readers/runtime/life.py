@@ -46,8 +46,6 @@ from headrace.host import Host
 
 WAKES_APART = 3
 """Lives that idle wake up at this many moments in the time between two heartbeats."""
-NEWCOMER_LOOK_MS = 500
-"""After somebody has joined, whose lease may be shorter than all that were seen before."""
 
 _log = logging.getLogger(__name__)
 
@@ -125,9 +123,8 @@ class ReaderLife(Owner):
         self._due = False
         self._lagging = Lagging(owner.host, following.name)
         self._ticking = owner.host.timer(self.step)
-        self._newcomers = owner.host.timer(self._look_for_dead)
-        self._joins = following.joins
         self.took(joined.committed)
+        hub.begins(self._lease)
 
     def __str__(self) -> str:
         return f"reader {self._owner.reader} of group {self._following.name.group}"
@@ -155,9 +152,6 @@ class ReaderLife(Owner):
             self._begin()
         for effect in effects:
             self._carry_out(effect)
-        if self._joins != self._following.joins and not self.over:
-            self._joins = self._following.joins
-            self._newcomers.bring_forward_ms(now_ms + NEWCOMER_LOOK_MS)
         if not self.over:
             self._ticking.set_ms(self._wake_at_ms(now_ms))
 
@@ -286,8 +280,8 @@ class ReaderLife(Owner):
 
     def stop(self) -> None:
         super().stop()
+        self._hub.ends(self._lease)
         self._ticking.clear()
-        self._newcomers.clear()
 
     # -- what it hears of its segments ----------------------------------------------------
 
@@ -361,11 +355,11 @@ class ReaderLife(Owner):
         return await self._lagging.ms(self._following.record, floors)
 
     def _look_for_dead(self) -> None:
-        kept_ms = self._hub.kept_ms(self._following)
-        if kept_ms is None:
+        known_ms = self._hub.known_ms(self._following)
+        if known_ms is None:
             self._host.spawn(self._detect())
         else:
-            self._detected(kept_ms)
+            self._detected(known_ms)
 
     async def _detect(self) -> None:
         try:
