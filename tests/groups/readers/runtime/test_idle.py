@@ -12,6 +12,7 @@ import pytest
 import headrace
 from headrace.groups.readers.runtime.hub import hub_of
 from headrace.groups.readers.runtime.life import ReaderLife
+from tests.groups.readers.runtime.support import freeze
 from tests.support import until
 
 
@@ -118,5 +119,35 @@ def test_nobody_looks_for_the_dead_where_all_are_here(
         assert left_ms is not None
         assert 0 < left_ms <= 60_000
         assert reads.count == 1  # and what it found is known until then
+
+    check(tmp_path, work)
+
+
+def test_a_look_is_a_read_and_only_a_finding_is_a_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work(hr: headrace.Headrace) -> None:
+        await idling(hr, "a")
+        async with headrace.open(tmp_path / "d", housekeeping=False) as other:
+            theirs = await other.reader_groups.get("a")
+            dies = await theirs.reader("dies", lease_ttl_ms=600).__aenter__()
+            KEPT.append(dies)
+            hub = hub_of(hr.host)
+            following = hub._following["a"]
+            await until(lambda: "dies" in following.state.members)
+            writes: list[object] = []
+            write = hr.host.in_transaction
+
+            def counted(*args: Any, **options: Any) -> Any:
+                writes.append(args)
+                return write(*args, **options)
+
+            monkeypatch.setattr(hr.host, "in_transaction", counted)
+            left_ms = await hub.detect(following)
+            assert left_ms is not None
+            assert not writes
+            freeze(dies)
+            await until(lambda: "dies" not in following.state.members)
+            assert writes
 
     check(tmp_path, work)
