@@ -116,6 +116,8 @@ class Reading(ABC, Generic[B]):
             if cursor is None:
                 if looked:
                     return None
+                if brief and (shown := self._at_hand()) is not None:
+                    return shown
                 self._look()
                 looked = True
                 continue
@@ -175,6 +177,20 @@ class Reading(ABC, Generic[B]):
         self._ready.extend(self._cursors[number] for number in ready)
         for cursor in list(self._ready):
             self._retire(cursor)
+
+    def _at_hand(self) -> B | None:
+        """What is new in the only segment, without a look at its head; None: look."""
+        if len(self._ready) != 1 or not self._catalog.quick or self._turns != self._catalog.turns:
+            return None
+        cursor = self._ready[0]
+        start = cursor.position
+        if (found := cursor.at_hand()) is None:
+            return None
+        if self._turns != self._catalog.turns:
+            cursor.position = start
+            return None
+        self._heads[cursor.number] = cursor.position
+        return self._show(cursor, found)
 
     def _look(self) -> None:
         """Read the heads of the segments again, and find new segments."""

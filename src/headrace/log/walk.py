@@ -111,6 +111,15 @@ class Walk(ABC, Generic[B]):
             self.position = min(stop.end, end)
         return None
 
+    def at_hand(self) -> B | None:
+        """The next events if they lie in the catalog; None says nothing about what is missing."""
+        if self.in_file:
+            return None
+        found, _ = self._read(self.position + limits.READ_ROWS)
+        if found is not None:
+            self.position += self._count(found)
+        return found
+
     @abstractmethod
     def _read(self, end: int) -> tuple[B | None, Batch | None]:
         """The blobs from ``position`` on, and the batch that ended them if it is no valid blob."""

@@ -208,6 +208,7 @@ class _Pass:
         """The time of every reference, where all have one."""
         self._time = None if self._times is None or wanted.several else self._times[0]
         """The time of all references, where there is only one."""
+        self._lone = self._time is not None and self._all_whole and len(run.starts) == 1
 
     def next(self, *, brief: bool) -> tuple[pa.RecordBatch, Times] | None:
         run, cursor, end = self._run, self._cursor, self._run.ends[-1]
@@ -232,6 +233,10 @@ class _Pass:
     def _match(self, at: int, stamps: Times) -> Mask | None:
         """Which rows of a load from offset `at` on count; None if all do."""
         count = len(stamps)
+        lone = self._lone and self._run.starts[0] <= at and at + count <= self._run.ends[0]
+        if lone and (stamps == self._time).all():
+            self._got[0] += count
+            return None
         first, last = bisect_right(self._run.ends, at), bisect_left(self._run.starts, at + count)
         if first == last:
             return np.zeros(count, dtype=np.bool_)  # rows of others, which are read along

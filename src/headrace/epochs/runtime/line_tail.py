@@ -53,7 +53,8 @@ class LineTail:
         with suppress(TrimmedError):
             if self._progress.bounds()[0] < self.next_line:
                 self._before = self._progress.stored(self.next_line - 1)
-        query = Query(start={0: self.next_line}, follow=True)
+        # Not as applications see rows: that adds columns, which nobody looks at here.
+        query = Query(start={0: self.next_line}, follow=True, markers=True)
         return self._host.log.reader(self._progress.name, query)
 
     def close(self) -> None:
@@ -77,16 +78,18 @@ class LineTail:
         return self._loaded
 
     def _decode(self, batch: pa.RecordBatch) -> None:
-        count, size = 0, 0
-        for value in batch.column("value"):
-            size += value.as_buffer().size
-            if count and size > DECODED_BYTES:
-                break
-            count += 1
-        part, rest = batch.slice(0, count), batch.slice(count)
+        part, self._rest = batch, None
+        if batch.num_rows > 1:
+            count, size = 0, 0
+            for value in batch.column("value"):
+                size += value.as_buffer().size
+                if count and size > DECODED_BYTES:
+                    break
+                count += 1
+            if count < batch.num_rows:
+                part, self._rest = batch.slice(0, count), batch.slice(count)
         self._loaded = list(self._progress.decoded(part))
         self._loaded_last = last_stored(part)
-        self._rest = rest if rest.num_rows else None
 
     @property
     def has_more(self) -> bool:

@@ -34,7 +34,16 @@ from headrace.epochs.runtime.opening import (
     taken_back,
 )
 from headrace.epochs.runtime.renewals import Renewed, renewals_of
-from headrace.epochs.runtime.rows import EMPTY, RowTimes, distinct, frontier_of, refuse_late, timed
+from headrace.epochs.runtime.rows import (
+    EMPTY,
+    RowTimes,
+    distinct,
+    frontier_of,
+    lone_of,
+    refuse_late,
+    rows_in,
+    timed,
+)
 from headrace.epochs.runtime.standby import wait_for_lease
 from headrace.errors import (
     Fenced,
@@ -45,6 +54,7 @@ from headrace.errors import (
 from headrace.host import Host, Stage
 from headrace.log.append import Outcome, Write
 from headrace.log.events import Event, Events, Headers
+from headrace.log.message import Single
 from headrace.log.output import Output
 from headrace.log.pending import EpochProgress
 from headrace.log.position import Position
@@ -240,11 +250,13 @@ class EpochPublisher:
         With ``advance_to`` the frontier moves in the same commit.
         """
         self.check_open()
-        batch, times = timed(self.shape, await self._host.writes.checked(data), time)
+        # A repeat is told by Arrow's columns.
+        lone = lone_of(self.shape, data, time) if producer is None else None
+        given, times = lone or timed(self.shape, await self._host.writes.checked(data), time)
         if producer is None:
-            refuse_late(self.stream, self.shape, self._state, self._lower, batch, times)
+            refuse_late(self.stream, self.shape, self._state, self._lower, rows_in(given), times)
         write = self._host.log.write_of(producer=producer, sequence=sequence)
-        part = self.part(write, batch, times, advance_to)
+        part = self.part(write, given, times, advance_to)
         return (await self._committed(write, part)).placed
 
     async def publish(
@@ -305,14 +317,14 @@ class EpochPublisher:
     def part(
         self,
         write: Write,
-        batch: pa.RecordBatch,
+        given: pa.RecordBatch | Single,
         times: RowTimes | None,
         advance_to: Wanted = None,
         *,
         joins: bool = False,
     ) -> LedgerPart:
         """Add an append to a write."""
-        rows = batch.num_rows
+        rows = rows_in(given)
         step = Step(
             times=distinct(self.shape, times)[0] if rows and times is not None else (),
             rows=rows,
@@ -327,7 +339,7 @@ class EpochPublisher:
             joins=joins,
             publisher=self,
         )
-        write.add(self.stream, batch, captured=not rows, progress=part)
+        write.add(self.stream, given, captured=not rows, progress=part)
         return part
 
     async def _commit(self, step: Step, *, take_back: bool = False) -> LedgerPart:

@@ -16,6 +16,8 @@ from headrace.epochs.core.ledger import LedgerState, PublisherState
 from headrace.epochs.core.times import TIME_MAX, Time, TimeShape
 from headrace.errors import InvalidEventError, LateEventError, TimeShapeError
 from headrace.log import events
+from headrace.log.events import Event
+from headrace.log.message import Single, single, with_epochs
 
 RowTimes = tuple[int, ...] | npt.NDArray[np.int64]
 """The parts of the time of all rows, or an array with a row for each."""
@@ -65,6 +67,24 @@ def timed(shape: TimeShape, batch: pa.RecordBatch, time: object) -> tuple[pa.Rec
             )
         return batch, row
     return batch, row
+
+
+def lone_of(shape: TimeShape, data: object, time: object) -> tuple[Single, RowTimes] | None:
+    """An event of an epoch, checked and encoded without Arrow, and its time.
+
+    None if it is not a lone event, or one that Arrow has to encode.
+    """
+    one = single(events.check_event(data), events.now_us()) if isinstance(data, Event) else None
+    if one is None or time is None:
+        return None
+    row = tuple(shape.to_row(shape.check(time)))
+    blob = with_epochs(one.blob, one.layout, 1, row, None)
+    return one._replace(blob=blob, layout=one.layout | events.EPOCH_BIT), row
+
+
+def rows_in(given: pa.RecordBatch | Single) -> int:
+    """How many rows an append has."""
+    return 1 if isinstance(given, Single) else given.num_rows
 
 
 def _column(shape: TimeShape, column: pa.ListArray) -> npt.NDArray[np.int64]:
@@ -119,18 +139,18 @@ def refuse_late(
     shape: TimeShape,
     held: PublisherState,
     lower: Frontier,
-    batch: pa.RecordBatch,
+    rows: int,
     times: RowTimes,
 ) -> None:
-    """Refuse rows that are late for sure, before anything is encoded."""
-    if not batch.num_rows:
+    """Refuse rows that are late for sure, before they are sent on their way."""
+    if not rows:
         return
     known, places = distinct(shape, times)
     try:
         ledger.check_steps(_begun(stream, shape), held, [Step(times=known)])
     except LateEventError as error:
         late = [known.index(time) for time in error.times if time in known]
-        rows, row = batch.num_rows, 0
+        row = 0
         if len(known) > 1:
             mask = np.isin(places, late)
             rows, row = int(mask.sum()), int(mask.argmax())
