@@ -103,6 +103,11 @@ class Reading(ABC, Generic[B]):
         """The catalog's channel to wait on when ``next`` returned None."""
         return streams.channel(self.stream.id)
 
+    def expect(self, commits: int) -> None:
+        """Of every segment about so many commits are wanted; see :meth:`Walk.expect`."""
+        for cursor in self._cursors.values():
+            cursor.expect(commits)
+
     def next(self, *, brief: bool = False) -> B | None:
         """The next events, or None when there are none (yet).
 

@@ -208,7 +208,9 @@ class _Pass:
         """The time of every reference, where all have one."""
         self._time = None if self._times is None or wanted.several else self._times[0]
         """The time of all references, where there is only one."""
-        self._lone = self._time is not None and self._all_whole and len(run.starts) == 1
+        seamless = self._all_whole and run.starts[1:] == run.ends[:-1]
+        self._sizes = self._ends - self._starts if single and seamless else None
+        """How many rows each reference has, where nothing lies between them."""
 
     def next(self, *, brief: bool) -> tuple[pa.RecordBatch, Times] | None:
         run, cursor, end = self._run, self._cursor, self._run.ends[-1]
@@ -233,11 +235,9 @@ class _Pass:
     def _match(self, at: int, stamps: Times) -> Mask | None:
         """Which rows of a load from offset `at` on count; None if all do."""
         count = len(stamps)
-        lone = self._lone and self._run.starts[0] <= at and at + count <= self._run.ends[0]
-        if lone and (stamps == self._time).all():
-            self._got[0] += count
-            return None
         first, last = bisect_right(self._run.ends, at), bisect_left(self._run.starts, at + count)
+        if self._sizes is not None and self._seamless(first, last, at, count, stamps):
+            return None
         if first == last:
             return np.zeros(count, dtype=np.bool_)  # rows of others, which are read along
         lows = np.maximum(self._starts[first:last], at) - at
@@ -271,6 +271,26 @@ class _Pass:
         sums = np.concatenate(([0], np.cumsum(match)))
         self._got[first:last] += sums[highs] - sums[lows]
         return match
+
+    def _seamless(self, first: int, last: int, at: int, count: int, stamps: Times) -> bool:
+        """Whether all rows of a load are wanted, in the quick way for whole references in a row."""
+        run, sizes, times = self._run, self._sizes, self._times
+        assert sizes is not None
+        assert times is not None
+        if at < run.starts[0] or at + count > run.ends[-1]:
+            return False
+        if last - first == 1:
+            found = count
+            same = stamps == times[first]
+        else:
+            found = sizes[first:last].copy()
+            found[0] = run.ends[first] - at
+            found[-1] = at + count - run.starts[last - 1]
+            same = stamps == times[first:last].repeat(found)
+        if not same.all():
+            return False
+        self._got[first:last] += found
+        return True
 
     def _check(self) -> None:
         """As many rows in every reference as its line tells."""

@@ -17,9 +17,11 @@ from headrace.epochs.core.lines import Line
 from headrace.epochs.runtime.progress_log import ProgressLog, StoredLine, last_stored
 from headrace.errors import TrimmedError
 from headrace.host.host import Host
+from headrace.log import events
 from headrace.log.cursor import FileAhead
 from headrace.log.query import Query
 from headrace.log.read import Reader
+from headrace.log.walk import FETCH_MAX
 
 DECODED_BYTES = 16 * 1024
 """About so much of a load is decoded at a time, and one line at least."""
@@ -55,7 +57,9 @@ class LineTail:
                 self._before = self._progress.stored(self.next_line - 1)
         # Not as applications see rows: that adds columns, which nobody looks at here.
         query = Query(start={0: self.next_line}, follow=True, markers=True)
-        return self._host.log.reader(self._progress.name, query)
+        reader = self._host.log.reader(self._progress.name, query)
+        reader.expect(FETCH_MAX)
+        return reader
 
     def close(self) -> None:
         if self._leave is not None:
@@ -80,12 +84,8 @@ class LineTail:
     def _decode(self, batch: pa.RecordBatch) -> None:
         part, self._rest = batch, None
         if batch.num_rows > 1:
-            count, size = 0, 0
-            for value in batch.column("value"):
-                size += value.as_buffer().size
-                if count and size > DECODED_BYTES:
-                    break
-                count += 1
+            ends = events.ends_of(batch.column("value"))
+            count = max(1, int(ends.searchsorted(ends[0] + DECODED_BYTES, "right")) - 1)
             if count < batch.num_rows:
                 part, self._rest = batch.slice(0, count), batch.slice(count)
         self._loaded = list(self._progress.decoded(part))
