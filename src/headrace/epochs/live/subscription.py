@@ -89,10 +89,10 @@ class LiveHearing:
         batches_max: int = 1024,
         on_loss: OnLoss = "raise",
         when_full: WhenFull | str = WhenFull.GIVE_UP,
-        filtered: bool = False,
+        filtered: bool | None = None,
     ) -> None:
         check_value("batches_max", batches_max, int)
-        check_value("filtered", filtered, bool)
+        check_value("filtered", filtered, bool | None)
         _choose("mode", mode, Mode)
         _choose("policy", policy, QueuePolicy)
         _choose("when_full", when_full, WhenFull)
@@ -102,7 +102,8 @@ class LiveHearing:
         self.statistics = LiveStatistics()
         if filtered and self.mode is Mode.UNFILTERED:
             raise InvalidConfigError("filtered=True with mode='unfiltered': choose one of them")
-        self._settings = frames.queued(QueuePolicy(policy), batches_max, filtered)
+        left_out = self.mode is not Mode.UNFILTERED if filtered is None else filtered
+        self._settings = frames.queued(QueuePolicy(policy), batches_max, left_out)
         self._until, self._when_full = until, WhenFull(when_full)
         self._restarts = on_loss == "restart"
         self._runtime, self.host = runtime, runtime.host
