@@ -102,8 +102,8 @@ class LiveHearing:
         self.statistics = LiveStatistics()
         if filtered and self.mode is Mode.UNFILTERED:
             raise InvalidConfigError("filtered=True with mode='unfiltered': choose one of them")
-        left_out = self.mode is not Mode.UNFILTERED if filtered is None else filtered
-        self._settings = frames.queued(QueuePolicy(policy), batches_max, left_out)
+        filtered = filtered is not False and self.mode is not Mode.UNFILTERED
+        self._settings = frames.queued(QueuePolicy(policy), batches_max, filtered)
         self._until, self._when_full = until, WhenFull(when_full)
         self._restarts = on_loss == "restart"
         self._runtime, self.host = runtime, runtime.host
@@ -118,8 +118,7 @@ class LiveHearing:
         self._bytes = 0
         self._ended: Ended | None = None
         self._news = asyncio.Event()
-        self._looking = self._again = self._paused = False
-        self._closed = True
+        self._looking, self._again, self._paused, self._closed = False, False, False, True
         self._timer: Timer | None = None
         self._unsubscribe: Callable[[], None] = lambda: None
 

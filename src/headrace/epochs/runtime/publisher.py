@@ -25,8 +25,10 @@ from headrace.epochs.runtime.appender import EpochAppender
 from headrace.epochs.runtime.capability import Capability, EpochOutput
 from headrace.epochs.runtime.commit import LedgerPart, Tenure
 from headrace.epochs.runtime.opening import (
+    LEASE_TTL_MS,
     Recover,
     Recovered,
+    check_settings,
     find,
     finish,
     leave,
@@ -37,6 +39,7 @@ from headrace.epochs.runtime.renewals import Renewed, renewals_of
 from headrace.epochs.runtime.rows import (
     EMPTY,
     RowTimes,
+    Wanted,
     distinct,
     frontier_of,
     lone_of,
@@ -45,12 +48,7 @@ from headrace.epochs.runtime.rows import (
     timed,
 )
 from headrace.epochs.runtime.standby import wait_for_lease
-from headrace.errors import (
-    Fenced,
-    HeadraceError,
-    InvalidInputError,
-    PublisherClosedError,
-)
+from headrace.errors import Fenced, HeadraceError, InvalidInputError, PublisherClosedError
 from headrace.host import Host, Stage
 from headrace.log.append import Outcome, Write
 from headrace.log.events import Event, Events, Headers
@@ -61,12 +59,6 @@ from headrace.log.position import Position
 from headrace.subjects import check_name
 
 _log = logging.getLogger(__name__)
-
-LEASE_TTL_MS = 5000
-LEASE_TTL_MS_MIN, LEASE_TTL_MS_MAX = 100, 3_600_000
-
-Wanted = object
-"""A frontier as a caller gives it: a time, or some."""
 
 
 class EpochPublisher:
@@ -88,12 +80,7 @@ class EpochPublisher:
     ) -> None:
         self.stream = stream
         self.name = check_name(name, "publisher")
-        if recover not in ("rollback", "keep"):
-            raise InvalidInputError(f"recover={recover!r}: it is 'rollback' or 'keep'")
-        if not LEASE_TTL_MS_MIN <= lease_ttl_ms <= LEASE_TTL_MS_MAX:
-            raise InvalidInputError(
-                f"lease_ttl_ms={lease_ttl_ms}: it is {LEASE_TTL_MS_MIN} to {LEASE_TTL_MS_MAX}"
-            )
+        check_settings(recover, lease_ttl_ms)
         self._host = host
         self._start = start
         self._standby = standby
@@ -250,7 +237,6 @@ class EpochPublisher:
         With ``advance_to`` the frontier moves in the same commit.
         """
         self.check_open()
-        # A repeat is told by Arrow's columns.
         lone = lone_of(self.shape, data, time) if producer is None else None
         given, times = lone or timed(self.shape, await self._host.writes.checked(data), time)
         if producer is None:
@@ -325,11 +311,9 @@ class EpochPublisher:
     ) -> LedgerPart:
         """Add an append to a write."""
         rows = rows_in(given)
-        step = Step(
-            times=distinct(self.shape, times)[0] if rows and times is not None else (),
-            rows=rows,
-            advance_to=None if advance_to is None else frontier_of(self.shape, advance_to),
-        )
+        known = distinct(self.shape, times)[0] if rows and times is not None else ()
+        frontier = None if advance_to is None else frontier_of(self.shape, advance_to)
+        step = Step(times=known, rows=rows, advance_to=frontier)
         part = LedgerPart(
             self.where,
             self._held,

@@ -20,7 +20,8 @@ import pyarrow as pa
 from headrace.epochs.core.arrays import Times
 from headrace.epochs.core.feed import Reference
 from headrace.epochs.core.times import Time
-from headrace.epochs.runtime.epoch_rows import ByTime, EpochRows, RowReading, TooLarge
+from headrace.epochs.runtime.by_time import ByTime, TooLarge
+from headrace.epochs.runtime.epoch_rows import EpochRows, RowReading
 from headrace.epochs.runtime.given import EpochItem, WholeEpoch
 from headrace.host.host import Host
 from headrace.host.loads import LOOP_ROWS

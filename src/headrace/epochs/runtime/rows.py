@@ -19,6 +19,9 @@ from headrace.log import events
 from headrace.log.events import Event
 from headrace.log.message import Single, single, with_epochs
 
+Wanted = object
+"""A frontier as a caller gives it: a time, or some."""
+
 RowTimes = tuple[int, ...] | npt.NDArray[np.int64]
 """The parts of the time of all rows, or an array with a row for each."""
 
