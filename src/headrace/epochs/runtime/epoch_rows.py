@@ -52,12 +52,6 @@ class RowRun(msgspec.Struct):
         """The places of references that do not name all times of their commit."""
         return [at for at, found in enumerate(self.times) if len(found) < self.epochs[at]]
 
-    @property
-    def whole(self) -> Mask:
-        """Which references name every row from their start to their end."""
-        found: Mask = np.array(self.rows) == np.array(self.ends) - np.array(self.starts)
-        return found
-
 
 def runs_of(references: Iterable[Reference]) -> list[RowRun]:
     """The references as runs, segment by segment."""
@@ -171,6 +165,11 @@ class RowReading:
     def __iter__(self) -> Iterator[tuple[pa.RecordBatch, Times]]:
         return iter(self.next, None)
 
+    @property
+    def done(self) -> bool:
+        """Whether all of it was read, and counted."""
+        return self._pass is None and not self._runs
+
     def next(self, *, brief: bool = False) -> tuple[pa.RecordBatch, Times] | None:
         """A record batch of rows, and their times as an array; None at the end.
 
@@ -195,7 +194,9 @@ class _Pass:
         self._cursor = rows.cursor(run)
         self._starts, self._ends = np.array(run.starts), np.array(run.ends)
         self._got = np.zeros(len(run.starts), dtype=np.int64)
-        self._whole = run.whole
+        sizes = self._ends - self._starts
+        self._whole = np.array(run.rows) == sizes
+        """Which references name every row from their start to their end."""
         self._all_whole = bool(self._whole.all())
         self._mixed = run.mixed if wanted.several else []
         single = wanted.shape.length == 0 and {*run.epochs, *map(len, run.times)} == {1}
@@ -204,7 +205,7 @@ class _Pass:
         self._time = None if self._times is None or wanted.several else self._times[0]
         """The time of all references, where there is only one."""
         seamless = self._all_whole and run.starts[1:] == run.ends[:-1]
-        self._sizes = self._ends - self._starts if single and seamless else None
+        self._sizes = sizes if single and seamless else None
         """How many rows each reference has, where nothing lies between them."""
 
     def next(self, *, brief: bool) -> tuple[pa.RecordBatch, Times] | None:

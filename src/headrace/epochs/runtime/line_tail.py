@@ -14,7 +14,7 @@ from functools import partial
 import pyarrow as pa
 
 from headrace.epochs.core.lines import Line
-from headrace.epochs.runtime.progress_log import ProgressLog, StoredLine, last_stored
+from headrace.epochs.runtime.progress_log import ProgressLog, last_stored
 from headrace.errors import TrimmedError
 from headrace.host.host import Host
 from headrace.log import events
@@ -34,12 +34,12 @@ class LineTail:
         self._host = host
         self._progress = progress
         self.next_line = start
-        self._before: StoredLine | None = None
+        self._before: pa.RecordBatch | None = None
         """The line before the next one, as it was when it was read."""
         self._rest: pa.RecordBatch | None = None
         """Lines that were read, and are not decoded yet."""
         self._loaded: list[tuple[int, Line]] = []
-        self._loaded_last: StoredLine | None = None
+        self._loaded_last: pa.RecordBatch | None = None
         self._reader: Reader | None = None
         self.news = asyncio.Event()
         self._leave: Callable[[], None] | None = None
@@ -54,7 +54,7 @@ class LineTail:
         # Without it, nothing could be told after the catalog's history changed.
         with suppress(TrimmedError):
             if self._progress.bounds()[0] < self.next_line:
-                self._before = self._progress.stored(self.next_line - 1)
+                self._before = next(self._progress.batches(self.next_line - 1, self.next_line))
         # Not as applications see rows: that adds columns, which nobody looks at here.
         query = Query(start={0: self.next_line}, follow=True, markers=True)
         reader = self._host.log.reader(self._progress.name, query)
@@ -89,7 +89,7 @@ class LineTail:
             if count < batch.num_rows:
                 part, self._rest = batch.slice(0, count), batch.slice(count)
         self._loaded = list(self._progress.decoded(part))
-        self._loaded_last = last_stored(part)
+        self._loaded_last = part.slice(part.num_rows - 1)
 
     @property
     def has_more(self) -> bool:
@@ -112,11 +112,13 @@ class LineTail:
         if self._loaded:
             known.append((self._loaded[-1][0], self._loaded_last))
         if self._rest is not None:
-            known.append((self._rest.column("offset")[-1].as_py(), last_stored(self._rest)))
+            known.append((self._rest.column("offset")[-1].as_py(), self._rest))
         tail, head = self._progress.bounds()
         with suppress(TrimmedError):
             return all(
-                tail <= number < head and self._progress.stored(number) == line
+                tail <= number < head
+                and line is not None
+                and self._progress.stored(number) == last_stored(line)
                 for number, line in known
             )
         return False

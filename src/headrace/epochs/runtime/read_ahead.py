@@ -76,6 +76,8 @@ class ReadAhead:
             # At one go, as those that are read ahead; nothing of it is put apart.
             for batch in self._host.loads.read(partial(_first_loads, reading)):
                 yield batch
+            if reading.done:
+                return
         while (load := await self._load(reading)) is not None:
             yield load[0]
 
