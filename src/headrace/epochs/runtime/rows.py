@@ -17,7 +17,7 @@ from headrace.epochs.core.times import TIME_MAX, Time, TimeShape
 from headrace.errors import InvalidEventError, LateEventError, TimeShapeError
 from headrace.log import events
 from headrace.log.events import Event
-from headrace.log.message import Single, single, with_epochs
+from headrace.log.message import Single, single
 
 Wanted = object
 """A frontier as a caller gives it: a time, or some."""
@@ -77,12 +77,11 @@ def lone_of(shape: TimeShape, data: object, time: object) -> tuple[Single, RowTi
 
     None if it is not a lone event, or one that Arrow has to encode.
     """
-    one = single(events.check_event(data), events.now_us()) if isinstance(data, Event) else None
-    if one is None or time is None:
+    if not isinstance(data, Event) or time is None:
         return None
     row = tuple(shape.to_row(shape.check(time)))
-    blob = with_epochs(one.blob, one.layout, 1, row, None)
-    return one._replace(blob=blob, layout=one.layout | events.EPOCH_BIT), row
+    one = single(events.check_event(data), events.now_us(), row)
+    return one and (one, row)
 
 
 def rows_in(given: pa.RecordBatch | Single) -> int:
