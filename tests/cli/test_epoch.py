@@ -191,6 +191,45 @@ def test_bad_input_changes_nothing(days: Cli) -> None:
     assert epochs_of(days) == [(0, ["v"])]
 
 
+def test_a_token_of_anything_else_is_refused_in_every_kind_of_read(days: Cli) -> None:
+    def token(cli_words: tuple[str, ...] = (), stream: str = "days") -> str:
+        for words in (("publish", stream, f"{stream}.a", "v", "--time", "0"),
+                      ("advance", stream, "5")):  # fmt: skip
+            assert days("epoch", *words, *cli_words).status == 0
+        found: str = days("epoch", "read", stream, "--json", *cli_words).lines[-1]["token"]
+        return found
+
+    for name in ("other", "pairs"):
+        kind = "pair" if name == "pairs" else "int"
+        words = ("stream", "create", name, "--subjects", f"{name}.>", "--epochs", kind)
+        assert days(*words).status == 0
+    made = ("stream", "create", "days", "--subjects", "days.>", "--epochs", "int")
+    assert days(*made, "--catalog", "elsewhere").status == 0
+    of_deleted = token()
+    assert days("stream", "rm", "days", "--yes").status == 0
+    assert days(*made).status == 0
+    own = token()
+    wrong = (
+        (token(stream="other"), "not a resume token of days: it is of other"),
+        (token(("--catalog", "elsewhere")), "it is of another catalog"),
+        (of_deleted, "of a stream of that name that was deleted"),
+        (own[:-1], "not a resume token of days"),
+        (own[:20], "not a resume token of days"),
+        (own.swapcase(), "not a resume token of days"),
+    )
+    for given, told in wrong:
+        for how in ((), ("--follow",), ("--name", "report"), ("--until", "9")):
+            done = days("epoch", "read", "days", "--from", given, *how)
+            assert (done.status, done.out) == (EXIT_USAGE, ""), (told, how, done)
+            assert told in " ".join(done.err.split()), (how, done.err)
+    assert days("epoch", "subscriptions", "--json").json == []
+    assert epochs_of(days, "--from", own) == []
+    done = days("epoch", "read", "pairs", "--from", own)
+    assert (done.status, "not a resume token of pairs: it is of days" in done.err) == (
+        EXIT_USAGE, True,
+    )  # fmt: skip
+
+
 def _lines_of(stream: str) -> int:
     from headrace.log.open import open_log
 

@@ -10,7 +10,13 @@ import pytest
 from zlib_ng.zlib_ng import crc32
 
 from headrace.catalog import Tx
-from headrace.errors import CatalogUnavailableError, DamagedBatchError
+from headrace.catalog.connections import SqliteTx
+from headrace.errors import (
+    CatalogUnavailableError,
+    DamagedBatchError,
+    TrimmedError,
+    UnknownStreamError,
+)
 from headrace.log import limits
 from headrace.log.cursor import Cursor, FileAhead
 from headrace.log.log import Log
@@ -85,6 +91,92 @@ def test_all_is_as_without_it(log: Log, query: dict[str, Any], seed: int) -> Non
         assert not batch.num_rows
     assert reader.done
     assert [batch.to_pylist() for batch in batches] == wanted
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("query", [{}, {"subject": "s.x"}, {"limit": 70}])
+def test_a_read_that_follows_is_as_without_it(log: Log, query: dict[str, Any], seed: int) -> None:
+    """Through splits and merges, trims and files; most of the time one segment is read."""
+    rng = random.Random(seed)
+    create(log)
+    plain = log.reader("s", Query(follow=True, **query))
+    reader = log.reader("s", Query(follow=True, **query))
+    found: list[dict[str, Any]] = []
+    wanted: list[dict[str, Any]] = []
+    for turn in range(60):
+        match rng.randrange(8):
+            case 0 if turn > 20:
+                log.split("s", open_segments(log)[-1])
+            case 1 if len(open_segments(log)) > 1:
+                log.merge("s", open_segments(log))
+            case 2:
+                log.append_marker("s", open_segments(log)[0], b"m")
+            case 3:
+                log.append("s", table(rng.randrange(1, 8)))
+            case _:
+                log.append("s", [event(turn, key=str(rng.randrange(50)))])
+        while (batch := plain.next()) is not None:
+            wanted += batch.to_pylist()
+        while (batch := reader.next(brief=True)) is not None:
+            found += batch.to_pylist()
+        assert sorted(map(place, found)) == sorted(map(place, wanted))
+        assert (reader.positions, reader.done) == (plain.positions, plain.done)
+
+
+def place(row: dict[str, Any]) -> tuple[int, int, bytes]:
+    return row["segment"], row["offset"], row["value"]
+
+
+def test_news_of_the_only_segment_take_one_query(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not log.catalog.quick:
+        pytest.skip("a server far away is asked for heads and batches together")
+    create(log)
+    reader = log.reader("s", Query(follow=True))
+    assert reader.next(brief=True) is None
+    asked: list[str] = []
+
+    def told(name: str) -> None:
+        original = getattr(SqliteTx, name)
+
+        def ask(tx: SqliteTx, sql: str, *more: Any) -> Any:
+            asked.append(sql)
+            return original(tx, sql, *more)
+
+        monkeypatch.setattr(SqliteTx, name, ask)
+
+    told("iterate")
+    told("rows")
+    log.append("s", [event(1)])
+    asked.clear()
+    batch = reader.next(brief=True)
+    assert batch is not None
+    assert numbers_of(batch) == [1]
+    assert len(asked) == 1, asked
+    assert reader.next(brief=True) is None
+
+
+def test_what_is_not_at_hand_is_told_as_ever(log: Log) -> None:
+    """Trimmed, deleted, and damaged while a read follows."""
+    fill(log, 3)
+    reader = log.reader("s", Query(follow=True))
+    seen: list[int] = []
+    drain(reader, seen)
+    assert seen == [0, 1, 2]
+    for number in (3, 4):
+        log.append("s", [event(number)])
+    spoil(log, 3, "checksum = checksum + 1")
+    with pytest.raises(DamagedBatchError):
+        reader.next(brief=True)
+    log.trim("s", {0: 4})
+    with pytest.raises(TrimmedError):
+        reader.next(brief=True)
+    other = log.reader("s", Query(start="latest", follow=True))
+    assert other.next(brief=True) is None
+    log.delete_stream("s")
+    create(log)
+    log.append("s", [event(0)])
+    with pytest.raises(UnknownStreamError):
+        other.next(brief=True)
 
 
 FLAWS = ["checksum = checksum + 1", "data = NULL", "junk", "layout = 999"]

@@ -9,8 +9,8 @@ from typing import Any
 from headrace.epochs import operators
 from headrace.epochs.live.publisher import LivePublishing
 from headrace.epochs.runtime import recorded, status, subscriptions
-from headrace.epochs.runtime.opening import Recover
-from headrace.epochs.runtime.publisher import LEASE_TTL_MS, EpochPublisher
+from headrace.epochs.runtime.opening import LEASE_TTL_MS, Recover
+from headrace.epochs.runtime.publisher import EpochPublisher
 from headrace.epochs.runtime.status import EpochStatus
 from headrace.epochs.runtime.subscription import EpochSubscription
 from headrace.epochs.runtime.subscriptions import EpochSubscriptionInfo

@@ -57,8 +57,9 @@ class LiveCalls:
         lost, and says so; by default that raises.  An epoch that does not fit into memory is given
         up, or with ``when_full="end"`` the end.
 
-        What had begun when the subscription came is dropped here by its time, unread; with
-        ``filtered=True`` its publisher does not send it at all.
+        What had begun when the subscription came is dropped by its time, unread.  What a publisher
+        knows to be dropped it does not even send; with ``filtered=False`` it sends everything, and
+        all of it is dropped here, and counted.
         """
         subscription = LiveSubscription(self._live, stream, **options)
         subscription.client = self

@@ -133,7 +133,7 @@ def from_offset(
     """The batch that holds ``offset`` and those after it, for about ``size_bytes``."""
     if tx.lazy:
         # The caller stops when it has enough.  A continued read starts at the start of a batch.
-        found = _starting(tx, segment_id, offset, limit)
+        found = starting(tx, segment_id, offset, limit)
         first = next(found, None)
         if first is not None and first.start == offset:
             yield first
@@ -145,7 +145,7 @@ def from_offset(
             (segment_id, offset),
         )
         if row is not None and row[1] > offset:
-            yield from _starting(tx, segment_id, row[0], limit)
+            yield from starting(tx, segment_id, row[0], limit)
             return
     else:
         found = _holding(tx, segment_id, offset, limit, size_bytes)
@@ -155,10 +155,10 @@ def from_offset(
             yield from found
             return
     # The batch at this offset is gone; the first one left shows how large the gap is.
-    yield from _starting(tx, segment_id, offset, 1)
+    yield from starting(tx, segment_id, offset, 1)
 
 
-def _starting(tx: Tx, segment_id: int, offset: int, limit: int) -> Iterator[Batch]:
+def starting(tx: Tx, segment_id: int, offset: int, limit: int) -> Iterator[Batch]:
     """Batches that start at ``offset`` or later."""
     found = tx.iterate(
         f"SELECT {_BATCH} FROM batches WHERE segment_id = ? AND start_offset >= ? "

@@ -36,8 +36,8 @@ from headrace.epochs.core.antichains import Frontier
 from headrace.epochs.core.commits import Step
 from headrace.epochs.core.ledger import PublisherState
 from headrace.epochs.core.times import Time
-from headrace.epochs.runtime.opening import Recover, find, standing_of
-from headrace.epochs.runtime.publisher import LEASE_TTL_MS, EpochPublisher
+from headrace.epochs.runtime.opening import LEASE_TTL_MS, Recover, find, standing_of
+from headrace.epochs.runtime.publisher import EpochPublisher
 from headrace.errors import (
     EpochStreamEndedError,
     HeadraceError,

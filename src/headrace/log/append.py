@@ -34,7 +34,7 @@ from headrace.errors import (
 )
 from headrace.log import events, files, limits, placing
 from headrace.log.events import Event
-from headrace.log.message import form_of, single, with_epochs
+from headrace.log.message import Single, form_of, single, with_epochs
 from headrace.log.pending import EpochProgress, Pending
 from headrace.log.placing import Stale, place
 from headrace.log.routing import Route, Routes
@@ -99,7 +99,7 @@ class Write:
     def add(
         self,
         stream: str,
-        batch: pa.RecordBatch,
+        given: pa.RecordBatch | Single,
         *,
         expected: Mapping[int, int] | None = None,
         segment: int | None = None,
@@ -107,7 +107,7 @@ class Write:
         progress: EpochProgress | None = None,
         step: LaneStep | None = None,
     ) -> None:
-        """Append a checked batch; ``segment`` pins it (for markers), else its keys decide.
+        """Append a checked batch or event; ``segment`` pins it (for markers), else its keys decide.
 
         ``captured`` says that the stream was found by the events' subjects, and ``progress`` is
         what an append to an epoch stream does to its epochs.  ``step`` names the regions that the
@@ -116,7 +116,7 @@ class Write:
         if type(stream) is not str or expected is not None:
             check_value("stream", stream, str)
             check_value("expected_heads", expected, Mapping[int, int] | None)
-        self._pending.append(Pending(stream, batch, expected, segment, captured, progress, step))
+        self._pending.append(Pending(stream, given, expected, segment, captured, progress, step))
 
     def add_events(self, stream: str, found: Sequence[Event], now: int) -> None:
         """Append checked events to the stream that was found by their subjects."""
@@ -208,7 +208,9 @@ class Write:
         if route.stream.config.epochs is not None and pending.progress is None:
             stored = route.stream.config.epochs.stored
             raise EpochStreamError(pending.stream, stored=stored)
-        if pending.pinned is None and not pending.captured:
+        if pending.pinned is None and not pending.captured and pending.single is not None:
+            route.check_subject(pending.single.subject)
+        elif pending.pinned is None and not pending.captured:
             # The compiled kernel checks the subjects in the same pass.
             shares = route.prefix and self._compiled_shares(route, pending, route.prefix)
             if shares:

@@ -79,6 +79,10 @@ class Cursor(Walk[pa.RecordBatch]):
             self.position, self._file = start, None
             raise
 
+    def at_hand(self) -> pa.RecordBatch | None:
+        # Where they come from is another question to the catalog.
+        return None if self._origins is not None else super().at_hand()
+
     def _count(self, found: pa.RecordBatch) -> int:
         return int(found.num_rows)
 

@@ -281,6 +281,12 @@ def bounds_of(lists: pa.ListArray) -> npt.NDArray[np.int32]:
     return _view(lists.offsets, np.int32)
 
 
+def ends_of(values: pa.BinaryArray) -> npt.NDArray[np.int32]:
+    """Where each value of a column ends among the bytes of all, and first where they begin."""
+    bounds = np.frombuffer(values.buffers()[1], np.int32)
+    return bounds[values.offset : values.offset + len(values) + 1]
+
+
 def _view(array: pa.Array, kind: type[Any]) -> npt.NDArray[Any]:
     if not len(array):
         return np.empty(0, kind)

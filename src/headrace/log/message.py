@@ -40,20 +40,23 @@ class Single(NamedTuple):
     ts_us: int
 
 
-def single(event: events.Event, now: int) -> Single | None:
-    """A checked event as a blob; None if it has to be written by Arrow."""
+def single(event: events.Event, now: int, epoch: tuple[int, ...] = ()) -> Single | None:
+    """A checked event as a blob, at the time of an epoch if one is given; None if it has to be
+    written by Arrow."""
     if event.headers or event.epoch is not None:
         return None
     subject, key, timestamp = event.subject, event.key, event.timestamp
     layout = PLAIN[key is not None]
-    form = form_of(layout)
+    form = form_of(layout, len(epoch))
     if form is None:
         return None
     texts = [subject.encode(), bytes(event.value)]
     if key is not None:
         texts.insert(1, key.encode())
     ts_us = now if timestamp is None else events.to_us(timestamp)
-    return Single(subject, key, form.message(ts_us, texts), layout, ts_us)
+    if epoch:
+        layout |= events.EPOCH_BIT
+    return Single(subject, key, form.message(ts_us, texts, epoch), layout, ts_us)
 
 
 class Form(NamedTuple):
@@ -67,12 +70,14 @@ class Form(NamedTuple):
     """Where each buffer's offset and length begin."""
     body_at: int
 
-    def message(self, ts_us: int, texts: Sequence[bytes]) -> bytes:
+    def message(self, ts_us: int, texts: Sequence[bytes], epoch: tuple[int, ...] = ()) -> bytes:
         """The message of one row."""
-        description, bounds, end = _frame(self, tuple(map(len, texts)))
+        parts = len(epoch)
+        description, bounds, end = _frame(self, tuple(map(len, texts)), parts)
         stamp = ts_us.to_bytes(8, "little", signed=True)
         columns = chain.from_iterable(zip(bounds, texts, strict=True))
-        return b"".join((description, stamp, *columns, end))
+        last = struct.pack(f"<2i{parts}q", 0, parts, *epoch) if parts else b""
+        return b"".join((description, stamp, *columns, end, last))
 
     def describe(self, rows: int, sizes: Sequence[int], parts: int = 0) -> bytes:
         """The header for ``rows`` rows, with ``sizes`` bytes in the text columns."""
@@ -83,15 +88,17 @@ class Form(NamedTuple):
 
 
 @lru_cache(maxsize=1024)
-def _frame(form: Form, sizes: tuple[int, ...]) -> tuple[bytes, tuple[bytes, ...], bytes]:
-    """The message of one row without its time and texts; events of a program are of few sizes.
+def _frame(
+    form: Form, sizes: tuple[int, ...], parts: int
+) -> tuple[bytes, tuple[bytes, ...], bytes]:
+    """The message of one row without its times and texts; events of a program are of few sizes.
 
     It is the header, what stands before each text (padding of the last, and offsets), and the end.
     """
     padding = [bytes(-size % 8) for size in sizes]
     offsets = [bytes(4) + size.to_bytes(4, "little") for size in sizes]
     bounds = tuple(map(bytes.__add__, [b"", *padding], offsets))
-    return form.describe(1, sizes), bounds, padding[-1]
+    return form.describe(1, sizes, parts), bounds, padding[-1]
 
 
 @lru_cache(maxsize=32)

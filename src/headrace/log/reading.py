@@ -103,6 +103,11 @@ class Reading(ABC, Generic[B]):
         """The catalog's channel to wait on when ``next`` returned None."""
         return streams.channel(self.stream.id)
 
+    def expect(self, commits: int) -> None:
+        """Of every segment about so many commits are wanted; see :meth:`Walk.expect`."""
+        for cursor in self._cursors.values():
+            cursor.expect(commits)
+
     def next(self, *, brief: bool = False) -> B | None:
         """The next events, or None when there are none (yet).
 
@@ -116,6 +121,8 @@ class Reading(ABC, Generic[B]):
             if cursor is None:
                 if looked:
                     return None
+                if brief and (shown := self._at_hand()) is not None:
+                    return shown
                 self._look()
                 looked = True
                 continue
@@ -175,6 +182,20 @@ class Reading(ABC, Generic[B]):
         self._ready.extend(self._cursors[number] for number in ready)
         for cursor in list(self._ready):
             self._retire(cursor)
+
+    def _at_hand(self) -> B | None:
+        """What is new in the only segment, without a look at its head; None: look."""
+        if len(self._ready) != 1 or not self._catalog.quick or self._turns != self._catalog.turns:
+            return None
+        cursor = self._ready[0]
+        start = cursor.position
+        if (found := cursor.at_hand()) is None:
+            return None
+        if self._turns != self._catalog.turns:
+            cursor.position = start
+            return None
+        self._heads[cursor.number] = cursor.position
+        return self._show(cursor, found)
 
     def _look(self) -> None:
         """Read the heads of the segments again, and find new segments."""

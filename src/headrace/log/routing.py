@@ -23,6 +23,7 @@ from headrace.errors import InvalidEventError, NoStreamError, UnknownStreamError
 from headrace.subjects import (
     FilterTrie,
     match_array,
+    matches,
     overlaps,
     route_hash,
     route_hash_array,
@@ -84,6 +85,12 @@ class Route:
         if keyed:
             return 2
         return None if self.stream.config.key_tokens else 1
+
+    def check_subject(self, subject: str) -> None:
+        """Refuse an event whose subject the stream does not capture."""
+        config = self.stream.config
+        if config.internal or not any(matches(each, subject) for each in config.subjects):
+            self.check_subjects(pa.record_batch({"subject": pa.array([subject])}))
 
     def check_subjects(self, batch: pa.RecordBatch) -> None:
         """Refuse a batch with a subject that the stream does not capture."""

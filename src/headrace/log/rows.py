@@ -118,6 +118,9 @@ class RowCursor(Walk[PlainRows]):
             self._begin_arrow()
         return super().next(end, brief=brief)
 
+    def at_hand(self) -> PlainRows | None:
+        return None if self._in_arrow else super().at_hand()
+
     def _read(self, end: int) -> tuple[PlainRows | None, Batch | None]:
         taken = _Taken(self.number, self._met)
         begin, stop = self._catalog.read(lambda tx: self._put_all(tx, end, taken))

@@ -62,6 +62,7 @@ class Walk(ABC, Generic[B]):
         self._batches_wanted = 8
         self._loaded: Sequence[Batch] = ()
         self._loaded_turn = 0
+        self._at_head = False
 
     def expect(self, commits: int) -> None:
         """What is wanted are the rows of so many commits: the first load may ask for as many."""
@@ -111,6 +112,19 @@ class Walk(ABC, Generic[B]):
             self.position = min(stop.end, end)
         return None
 
+    def at_hand(self) -> B | None:
+        """The next events if they lie in the catalog; None says nothing about what is missing."""
+        if self.in_file:
+            return None
+        self._at_head = True
+        try:
+            found, _ = self._read(self.position + limits.READ_ROWS)
+        finally:
+            self._at_head = False
+        if found is not None:
+            self.position += self._count(found)
+        return found
+
     @abstractmethod
     def _read(self, end: int) -> tuple[B | None, Batch | None]:
         """The blobs from ``position`` on, and the batch that ended them if it is no valid blob."""
@@ -158,6 +172,8 @@ class Walk(ABC, Generic[B]):
         if same and loaded and loaded[0].start == self.position:
             return loaded
         wanted = self._batches_wanted
+        if self._at_head:  # what is new begins here, if there is anything
+            return batches.starting(tx, self._segment_id, self.position, wanted)
         return batches.from_offset(tx, self._segment_id, self.position, wanted, limits.READ_BYTES)
 
     def _lost(self, upto: int) -> None:

@@ -275,7 +275,7 @@ def make_sink(
     if columns.subject_text is not None:
         # A subject that is the same for all rows is judged once, and early.
         subject = columns.subject_prefix + columns.subject_text
-        route.check_subjects(pa.record_batch({"subject": pa.array([subject])}))
+        route.check_subject(subject)
     if parsed.dead_letter_stream is not None:
         if parsed.dead_letter_stream == parsed.stream:
             raise InvalidOptionError("deadLetterStream must be another stream than stream")

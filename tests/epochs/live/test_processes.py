@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterable, AsyncIterator
@@ -47,6 +48,40 @@ def test_a_killed_publisher_is_aborted_by_name_and_no_epoch_was_half(tmp_path: P
             first = found[0][0]
             assert [time for time, _ in found] == list(range(first, first + len(found)))
             assert all(got == [f"a{day}", f"b{day}", f"c{day}"] for day, got in found)
+
+    run(work())
+
+
+def test_a_publisher_that_is_silent_is_aborted_and_not_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Frozen, it keeps its connection: only its silence tells."""
+    monkeypatch.setattr("headrace.epochs.live.subscription.SILENCE_MS", 1500)
+
+    async def work() -> None:
+        async with programs(tmp_path, 1) as (reader,):
+            process = subprocess.Popen(
+                [sys.executable, "-m", "tests.epochs.live.source", str(tmp_path / "data")],
+                cwd=ROOT,
+                env=os.environ | {"PYTHONPATH": SOURCES},
+            )
+            times: list[Any] = []
+
+            async def take() -> None:
+                async for epoch in epochs:
+                    assert isinstance(epoch, LiveEpoch)
+                    times.append(epoch.time)
+                    if len(times) == 5:
+                        process.send_signal(signal.SIGSTOP)
+
+            try:
+                async with reader.subscription() as epochs:
+                    with pytest.raises(EpochsAbortedError, match=r"eu: .*nothing was heard for"):
+                        await take()
+                    assert (epochs.end, len(times) >= 5) == ("aborted", True)
+            finally:
+                process.kill()
+                process.wait()
 
     run(work())
 

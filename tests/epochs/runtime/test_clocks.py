@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
@@ -65,3 +66,21 @@ def test_a_subscription_is_not_taken_from_a_program_with_a_longer_lease(tmp_path
                     await waiting.__aenter__()
 
     run(str(tmp_path / "d"), work)
+
+
+def test_the_leases_of_many_publishers_are_renewed_in_one_transaction(tmp_path: Path) -> None:
+    count, minute_s = 60, 60
+
+    async def work(hr: headrace.Headrace) -> None:
+        async with AsyncExitStack() as stack:
+            for number in range(count):
+                pub = hr.epoch_publisher("days", f"p{number}", lease_ttl_ms=TTL_S * 1000)
+                await stack.enter_async_context(pub)
+            _, before = hr.log.catalog.mark()
+            await hr.host.sleep(minute_s)
+            _, after = hr.log.catalog.mark()
+            assert minute_s / TTL_S <= after - before <= 4 * minute_s / TTL_S
+            states = {one.state for one in (await hr.epoch_status("days")).publishers}
+            assert states == {"active", "left"}  # "left" is who began the stream
+
+    run(str(tmp_path / "data"), work)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
+from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -13,11 +14,17 @@ import pyarrow as pa
 import pytest
 
 import headrace
-from headrace.epochs.core.times import INTEGERS
+from headrace.epochs.core.times import INTEGERS, PAIRS, Time, TimeShape
 from headrace.epochs.runtime import read_ahead
 from headrace.epochs.runtime.epoch_rows import EpochRows
-from headrace.epochs.runtime.rows import distinct, distinct_of, together
-from headrace.errors import EpochRowsError
+from headrace.epochs.runtime.given import EpochFrontier, EpochPart
+from headrace.epochs.runtime.publisher import EpochPublisher
+from headrace.epochs.runtime.rows import distinct, distinct_of, lone_of, timed, together
+from headrace.errors import EpochRowsError, InvalidEventError, LateEventError
+from headrace.log.compact_policy import CompactionPolicy
+from headrace.log.events import Event, encode_blob, layout_of
+from headrace.log.given import to_batch
+from headrace.log.message import with_column
 
 Epochs = dict[int, list[bytes]]
 END = 24
@@ -228,3 +235,91 @@ def test_epochs_of_one_commit_are_read_together(
 
     asyncio.run(main())
     assert passes == [[0, 1, 2], [3, 4, 5], [6, 7, 8]]
+
+
+def test_an_epoch_is_whole_across_a_split_and_a_half_compacted_one(tmp_path: Path) -> None:
+    """One epoch alone, half of it in a file and in three segments; and with others around it."""
+
+    async def part(pub: EpochPublisher, time: int, first: int, count: int) -> None:
+        for number in range(first, first + count):
+            await pub.publish(time, "a.b", b"%d" % number, key=str(number))
+
+    async def main() -> None:
+        async with headrace.open(tmp_path, housekeeping=False) as hr:
+            await hr.create_stream("a", ["a.>"], segments=1, epochs=headrace.Epochs())
+            policy = CompactionPolicy(min_batches=2, min_age_s=0)
+            async with (
+                hr.epoch_publisher("a", "x") as pub,
+                hr.epochs("a", mode="streaming") as parts,
+            ):
+                await part(pub, 5, 0, 20)
+                assert (await hr.in_thread(hr.log.compact, "a", policy)).files == 1
+                await hr.split("a", 0)
+                await part(pub, 5, 20, 20)
+                await pub.advance_to(6)
+                found: list[bytes] = []
+                async for item in parts:
+                    if isinstance(item, EpochFrontier) and item.frontier == (6,):
+                        break
+                    if isinstance(item, EpochPart):
+                        found += [value async for batch in item for _, value in pairs(batch)]
+                assert sorted(map(int, found)) == list(range(40))
+                async with hr.epochs("a", start="earliest", until=6) as alone:
+                    epoch = await anext(aiter(alone))
+                    batches = [batch async for batch in epoch]
+                    values = [int(value) for batch in batches for _, value in pairs(batch)]
+                    assert sorted(values) == list(range(40))
+                    assert len(batches) > 1
+                await part(pub, 6, 40, 5)
+                await pub.advance_to(7)
+            for most in (1, 2):
+                async with hr.epochs("a", start="earliest", until=7) as epochs:
+                    steps = [await step.table() async for step in epochs.steps(max_epochs=most)]
+                assert [step.num_rows for step in steps] == ([40, 5] if most == 1 else [45])
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(("shape", "time"), [(INTEGERS, 7), (PAIRS, (3, 2**40))])
+@pytest.mark.parametrize("key", [None, "k", "ä"])
+def test_a_lone_event_is_encoded_as_arrow_encodes_it(
+    shape: TimeShape, time: Time, key: str | None
+) -> None:
+    when = datetime(2026, 1, 2, 3, 4, 5, 678901, UTC)
+    event = Event(subject="a.bü", value=b"v" * 13, key=key, timestamp=when)
+    lone = lone_of(shape, event, time)
+    assert lone is not None
+    single, row = lone
+    batch, times = timed(shape, to_batch([event]), time)
+    assert (row, single.layout) == (times, layout_of(with_column(batch, row).schema))
+    assert single.blob == bytes(encode_blob(with_column(batch, row)))
+    assert lone_of(shape, [event], time) is None
+    assert lone_of(shape, Event(subject="a.b", value=b"", headers={"h": b"x"}), time) is None
+    assert lone_of(shape, event, None) is None
+
+
+def test_a_lone_event_goes_where_its_key_belongs_and_nowhere_else(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with headrace.open(tmp_path, housekeeping=False) as hr:
+            await hr.create_stream("a", ["a.>", "b.*"], segments=4, epochs=headrace.Epochs())
+            async with hr.epoch_publisher("a", "x") as pub:
+                for number in range(20):
+                    event = Event(subject="b.c", value=b"%d" % number, key=f"k{number}")
+                    (lone,) = await pub.append(0, event)
+                    (listed,) = await pub.append(0, [event])
+                    assert lone.segment == listed.segment
+                for subject in ("c.d", "a", "b.c.d"):
+                    with pytest.raises(InvalidEventError, match=f"not '{subject}'"):
+                        await pub.publish(0, subject, b"v")
+                await pub.advance_to(2)
+                with pytest.raises(LateEventError, match="1 row"):
+                    await pub.publish(1, "b.c", b"late")
+                headed = await pub.publish(2, "b.c", b"h", headers={"h": "x"})
+                plain = await pub.publish(2, "b.c", b"p")
+                await pub.advance_to(3)
+            async with hr.epochs("a", start="earliest", until=3) as epochs:
+                tables = [await epoch.table() async for epoch in epochs]
+            assert [table.num_rows for table in tables] == [40, 2]
+            assert {headed.segment, plain.segment} == set(tables[1].column("segment").to_pylist())
+
+    asyncio.run(main())

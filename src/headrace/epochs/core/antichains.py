@@ -181,6 +181,8 @@ def leave_out(shape: TimeShape, frontier: Iterable[Time], times: Iterable[Time])
 
 def check_frontier(shape: TimeShape, times: Iterable[object]) -> Frontier:
     """`times` as a minimal antichain, each checked for its shape."""
+    if shape.length == 0:
+        return tuple(sorted(map(shape.check, times))[:1])
     return Antichain.minimal(shape, [shape.check(time) for time in times]).frontier
 
 

@@ -267,9 +267,10 @@ def _decided(
 def _check_times(state: LedgerState, publisher: PublisherState, step: Step) -> None:
     if not step.times:
         return
-    held = Antichain.minimal(state.shape, publisher.held)
-    if state.length == 0 and held.covers(min(step.times)):
+    least = min(publisher.held, default=None)
+    if state.length == 0 and least is not None and least <= min(step.times):  # type: ignore[operator]
         return  # the least one decides for all
+    held = Antichain.minimal(state.shape, publisher.held)
     late = [time for time in step.times if not held.covers(time)]
     if late:
         raise LateEventError(

@@ -99,7 +99,7 @@ class LiveStatistics(msgspec.Struct):
 
     batches: int = 0
     dropped_batches: int = 0
-    """Those whose payload was never looked into."""
+    """Those whose payload was never looked into; what publishers left out never came."""
     decoded_bytes: int = 0
     dropped_bytes: int = 0
     restarts: int = 0

@@ -89,10 +89,10 @@ class LiveHearing:
         batches_max: int = 1024,
         on_loss: OnLoss = "raise",
         when_full: WhenFull | str = WhenFull.GIVE_UP,
-        filtered: bool = False,
+        filtered: bool | None = None,
     ) -> None:
         check_value("batches_max", batches_max, int)
-        check_value("filtered", filtered, bool)
+        check_value("filtered", filtered, bool | None)
         _choose("mode", mode, Mode)
         _choose("policy", policy, QueuePolicy)
         _choose("when_full", when_full, WhenFull)
@@ -102,6 +102,7 @@ class LiveHearing:
         self.statistics = LiveStatistics()
         if filtered and self.mode is Mode.UNFILTERED:
             raise InvalidConfigError("filtered=True with mode='unfiltered': choose one of them")
+        filtered = filtered is not False and self.mode is not Mode.UNFILTERED
         self._settings = frames.queued(QueuePolicy(policy), batches_max, filtered)
         self._until, self._when_full = until, WhenFull(when_full)
         self._restarts = on_loss == "restart"
@@ -117,8 +118,7 @@ class LiveHearing:
         self._bytes = 0
         self._ended: Ended | None = None
         self._news = asyncio.Event()
-        self._looking = self._again = self._paused = False
-        self._closed = True
+        self._looking, self._again, self._paused, self._closed = False, False, False, True
         self._timer: Timer | None = None
         self._unsubscribe: Callable[[], None] = lambda: None
 

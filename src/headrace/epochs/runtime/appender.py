@@ -99,7 +99,7 @@ class EpochAppender(Pipelined):
             self._empty = batch.slice(0, 0)
             assert times is not None
             ahead, lower = self._ahead, publisher.lower
-            refuse_late(self._stream, publisher.shape, ahead, lower, batch, times)
+            refuse_late(self._stream, publisher.shape, ahead, lower, batch.num_rows, times)
         write = self._host.log.write_of()
         part = publisher.part(write, batch, times, advance_to, joins=True)
         self._after(part)

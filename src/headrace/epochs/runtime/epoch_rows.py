@@ -14,18 +14,17 @@ import operator
 from bisect import bisect_left, bisect_right
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import pairwise
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.catalog.streams import Segment
 from headrace.epochs.core.arrays import Mask, Times
 from headrace.epochs.core.feed import Reference
 from headrace.epochs.core.times import Time, TimeShape
-from headrace.errors import EpochRowsError, EpochTrimmedError, HeadraceError, TrimmedError
+from headrace.epochs.runtime.by_time import ByTime
+from headrace.errors import EpochRowsError, EpochTrimmedError, TrimmedError
 from headrace.log import events
 from headrace.log.cursor import Cursor
 from headrace.log.log import Log
@@ -33,10 +32,6 @@ from headrace.subjects.columns import mask_array
 
 GAP_ROWS = 4096
 """Up to this many rows of other epochs are read along: that is quicker than another query."""
-
-
-class TooLarge(HeadraceError):
-    """Internal: rows that were to be read at once are too large for that."""
 
 
 class RowRun(msgspec.Struct):
@@ -56,12 +51,6 @@ class RowRun(msgspec.Struct):
     def mixed(self) -> list[int]:
         """The places of references that do not name all times of their commit."""
         return [at for at, found in enumerate(self.times) if len(found) < self.epochs[at]]
-
-    @property
-    def whole(self) -> Mask:
-        """Which references name every row from their start to their end."""
-        found: Mask = np.array(self.rows) == np.array(self.ends) - np.array(self.starts)
-        return found
 
 
 def runs_of(references: Iterable[Reference]) -> list[RowRun]:
@@ -176,6 +165,11 @@ class RowReading:
     def __iter__(self) -> Iterator[tuple[pa.RecordBatch, Times]]:
         return iter(self.next, None)
 
+    @property
+    def done(self) -> bool:
+        """Whether all of it was read, and counted."""
+        return self._pass is None and not self._runs
+
     def next(self, *, brief: bool = False) -> tuple[pa.RecordBatch, Times] | None:
         """A record batch of rows, and their times as an array; None at the end.
 
@@ -200,7 +194,9 @@ class _Pass:
         self._cursor = rows.cursor(run)
         self._starts, self._ends = np.array(run.starts), np.array(run.ends)
         self._got = np.zeros(len(run.starts), dtype=np.int64)
-        self._whole = run.whole
+        sizes = self._ends - self._starts
+        self._whole = np.array(run.rows) == sizes
+        """Which references name every row from their start to their end."""
         self._all_whole = bool(self._whole.all())
         self._mixed = run.mixed if wanted.several else []
         single = wanted.shape.length == 0 and {*run.epochs, *map(len, run.times)} == {1}
@@ -208,6 +204,9 @@ class _Pass:
         """The time of every reference, where all have one."""
         self._time = None if self._times is None or wanted.several else self._times[0]
         """The time of all references, where there is only one."""
+        seamless = self._all_whole and run.starts[1:] == run.ends[:-1]
+        self._sizes = sizes if single and seamless else None
+        """How many rows each reference has, where nothing lies between them."""
 
     def next(self, *, brief: bool) -> tuple[pa.RecordBatch, Times] | None:
         run, cursor, end = self._run, self._cursor, self._run.ends[-1]
@@ -233,6 +232,8 @@ class _Pass:
         """Which rows of a load from offset `at` on count; None if all do."""
         count = len(stamps)
         first, last = bisect_right(self._run.ends, at), bisect_left(self._run.starts, at + count)
+        if self._sizes is not None and self._seamless(first, last, at, count, stamps):
+            return None
         if first == last:
             return np.zeros(count, dtype=np.bool_)  # rows of others, which are read along
         lows = np.maximum(self._starts[first:last], at) - at
@@ -266,6 +267,26 @@ class _Pass:
         sums = np.concatenate(([0], np.cumsum(match)))
         self._got[first:last] += sums[highs] - sums[lows]
         return match
+
+    def _seamless(self, first: int, last: int, at: int, count: int, stamps: Times) -> bool:
+        """Whether all rows of a load are wanted, in the quick way for whole references in a row."""
+        run, sizes, times = self._run, self._sizes, self._times
+        assert sizes is not None
+        assert times is not None
+        if at < run.starts[0] or at + count > run.ends[-1]:
+            return False
+        if last - first == 1:
+            found = count
+            same = stamps == times[first]
+        else:
+            found = sizes[first:last].copy()
+            found[0] = run.ends[first] - at
+            found[-1] = at + count - run.starts[last - 1]
+            same = stamps == times[first:last].repeat(found)
+        if not same.all():
+            return False
+        self._got[first:last] += found
+        return True
 
     def _check(self) -> None:
         """As many rows in every reference as its line tells."""
@@ -337,46 +358,3 @@ class WantedTimes:
         if self._gapless:
             return bool(stamps.min() >= self._array[0] and stamps.max() <= self._array[-1])
         return bool(self.match(stamps).all())
-
-
-class ByTime:
-    """Rows apart by time, load by load."""
-
-    def __init__(self, shape: TimeShape, times: Sequence[Time], *, bytes_max: int) -> None:
-        self.found: dict[Time, list[pa.RecordBatch]] = {time: [] for time in times}
-        self.size = 0
-        """The bytes of all rows."""
-        self._shape = shape
-        self._bytes_max = bytes_max
-
-    def add(self, batch: pa.RecordBatch, stamps: Times) -> None:
-        """Take in a load; raises :class:`TooLarge` if that is too much in all."""
-        self.size += batch.nbytes
-        if self.size > self._bytes_max:
-            raise TooLarge
-        for time, part in split(self._shape, batch, stamps):
-            self.found[time].append(part)
-
-
-def split(
-    shape: TimeShape, batch: pa.RecordBatch, stamps: Times
-) -> Iterator[tuple[Time, pa.RecordBatch]]:
-    """A batch apart by time, rows in their order."""
-    keys = stamps if stamps.ndim == 1 else np.unique(stamps, axis=0, return_inverse=True)[1]
-    keys = keys.reshape(-1)
-    starts = _changes(keys)
-    found = keys[starts]
-    if (found[1:] < found[:-1]).any():
-        sequence = np.argsort(keys, kind="stable")
-        batch = events.reordered(batch, sequence)
-        stamps, keys = stamps[sequence], keys[sequence]
-        starts = _changes(keys)
-    times = stamps[starts].tolist()
-    bounds = [*starts.tolist(), len(keys)]
-    for time, (start, end) in zip(times, pairwise(bounds), strict=True):
-        yield time if shape.length == 0 else tuple(time), batch.slice(start, end - start)
-
-
-def _changes(keys: Times) -> npt.NDArray[np.intp]:
-    """Where other keys begin than the ones before."""
-    return np.concatenate(([0], np.flatnonzero(keys[1:] != keys[:-1]) + 1))

@@ -14,12 +14,14 @@ from functools import partial
 import pyarrow as pa
 
 from headrace.epochs.core.lines import Line
-from headrace.epochs.runtime.progress_log import ProgressLog, StoredLine, last_stored
+from headrace.epochs.runtime.progress_log import ProgressLog, last_stored
 from headrace.errors import TrimmedError
 from headrace.host.host import Host
+from headrace.log import events
 from headrace.log.cursor import FileAhead
 from headrace.log.query import Query
 from headrace.log.read import Reader
+from headrace.log.walk import FETCH_MAX
 
 DECODED_BYTES = 16 * 1024
 """About so much of a load is decoded at a time, and one line at least."""
@@ -32,12 +34,12 @@ class LineTail:
         self._host = host
         self._progress = progress
         self.next_line = start
-        self._before: StoredLine | None = None
+        self._before: pa.RecordBatch | None = None
         """The line before the next one, as it was when it was read."""
         self._rest: pa.RecordBatch | None = None
         """Lines that were read, and are not decoded yet."""
         self._loaded: list[tuple[int, Line]] = []
-        self._loaded_last: StoredLine | None = None
+        self._loaded_last: pa.RecordBatch | None = None
         self._reader: Reader | None = None
         self.news = asyncio.Event()
         self._leave: Callable[[], None] | None = None
@@ -52,9 +54,12 @@ class LineTail:
         # Without it, nothing could be told after the catalog's history changed.
         with suppress(TrimmedError):
             if self._progress.bounds()[0] < self.next_line:
-                self._before = self._progress.stored(self.next_line - 1)
-        query = Query(start={0: self.next_line}, follow=True)
-        return self._host.log.reader(self._progress.name, query)
+                self._before = next(self._progress.batches(self.next_line - 1, self.next_line))
+        # Not as applications see rows: that adds columns, which nobody looks at here.
+        query = Query(start={0: self.next_line}, follow=True, markers=True)
+        reader = self._host.log.reader(self._progress.name, query)
+        reader.expect(FETCH_MAX)
+        return reader
 
     def close(self) -> None:
         if self._leave is not None:
@@ -77,16 +82,14 @@ class LineTail:
         return self._loaded
 
     def _decode(self, batch: pa.RecordBatch) -> None:
-        count, size = 0, 0
-        for value in batch.column("value"):
-            size += value.as_buffer().size
-            if count and size > DECODED_BYTES:
-                break
-            count += 1
-        part, rest = batch.slice(0, count), batch.slice(count)
+        part, self._rest = batch, None
+        if batch.num_rows > 1:
+            ends = events.ends_of(batch.column("value"))
+            count = max(1, int(ends.searchsorted(ends[0] + DECODED_BYTES, "right")) - 1)
+            if count < batch.num_rows:
+                part, self._rest = batch.slice(0, count), batch.slice(count)
         self._loaded = list(self._progress.decoded(part))
-        self._loaded_last = last_stored(part)
-        self._rest = rest if rest.num_rows else None
+        self._loaded_last = part.slice(part.num_rows - 1)
 
     @property
     def has_more(self) -> bool:
@@ -109,11 +112,13 @@ class LineTail:
         if self._loaded:
             known.append((self._loaded[-1][0], self._loaded_last))
         if self._rest is not None:
-            known.append((self._rest.column("offset")[-1].as_py(), last_stored(self._rest)))
+            known.append((self._rest.column("offset")[-1].as_py(), self._rest))
         tail, head = self._progress.bounds()
         with suppress(TrimmedError):
             return all(
-                tail <= number < head and self._progress.stored(number) == line
+                tail <= number < head
+                and line is not None
+                and self._progress.stored(number) == last_stored(line)
                 for number, line in known
             )
         return False

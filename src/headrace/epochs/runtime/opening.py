@@ -21,12 +21,24 @@ from headrace.epochs.core.times import Time
 from headrace.epochs.runtime import recorded
 from headrace.epochs.runtime.commit import Ledgered, Tenure, commit
 from headrace.epochs.runtime.progress_log import ProgressLog, begin, epochs_of, load_state
-from headrace.errors import FrontierError, NotStoredError
+from headrace.errors import FrontierError, InvalidInputError, NotStoredError
 from headrace.groups.decisions import What
 from headrace.log import internal
 from headrace.log.log import Log
 
 Recover = Literal["rollback", "keep"]
+LEASE_TTL_MS = 5000
+LEASE_TTL_MS_MIN, LEASE_TTL_MS_MAX = 100, 3_600_000
+
+
+def check_settings(recover: Recover, lease_ttl_ms: int) -> None:
+    """Refuse what no publisher can be opened with."""
+    if recover not in ("rollback", "keep"):
+        raise InvalidInputError(f"recover={recover!r}: it is 'rollback' or 'keep'")
+    if not LEASE_TTL_MS_MIN <= lease_ttl_ms <= LEASE_TTL_MS_MAX:
+        raise InvalidInputError(
+            f"lease_ttl_ms={lease_ttl_ms}: it is {LEASE_TTL_MS_MIN} to {LEASE_TTL_MS_MAX}"
+        )
 
 
 class Recovered(msgspec.Struct, frozen=True):

@@ -25,8 +25,10 @@ from headrace.epochs.runtime.appender import EpochAppender
 from headrace.epochs.runtime.capability import Capability, EpochOutput
 from headrace.epochs.runtime.commit import LedgerPart, Tenure
 from headrace.epochs.runtime.opening import (
+    LEASE_TTL_MS,
     Recover,
     Recovered,
+    check_settings,
     find,
     finish,
     leave,
@@ -34,29 +36,29 @@ from headrace.epochs.runtime.opening import (
     taken_back,
 )
 from headrace.epochs.runtime.renewals import Renewed, renewals_of
-from headrace.epochs.runtime.rows import EMPTY, RowTimes, distinct, frontier_of, refuse_late, timed
-from headrace.epochs.runtime.standby import wait_for_lease
-from headrace.errors import (
-    Fenced,
-    HeadraceError,
-    InvalidInputError,
-    PublisherClosedError,
+from headrace.epochs.runtime.rows import (
+    EMPTY,
+    RowTimes,
+    Wanted,
+    distinct,
+    frontier_of,
+    lone_of,
+    refuse_late,
+    rows_in,
+    timed,
 )
+from headrace.epochs.runtime.standby import wait_for_lease
+from headrace.errors import Fenced, HeadraceError, InvalidInputError, PublisherClosedError
 from headrace.host import Host, Stage
 from headrace.log.append import Outcome, Write
 from headrace.log.events import Event, Events, Headers
+from headrace.log.message import Single
 from headrace.log.output import Output
 from headrace.log.pending import EpochProgress
 from headrace.log.position import Position
 from headrace.subjects import check_name
 
 _log = logging.getLogger(__name__)
-
-LEASE_TTL_MS = 5000
-LEASE_TTL_MS_MIN, LEASE_TTL_MS_MAX = 100, 3_600_000
-
-Wanted = object
-"""A frontier as a caller gives it: a time, or some."""
 
 
 class EpochPublisher:
@@ -78,12 +80,7 @@ class EpochPublisher:
     ) -> None:
         self.stream = stream
         self.name = check_name(name, "publisher")
-        if recover not in ("rollback", "keep"):
-            raise InvalidInputError(f"recover={recover!r}: it is 'rollback' or 'keep'")
-        if not LEASE_TTL_MS_MIN <= lease_ttl_ms <= LEASE_TTL_MS_MAX:
-            raise InvalidInputError(
-                f"lease_ttl_ms={lease_ttl_ms}: it is {LEASE_TTL_MS_MIN} to {LEASE_TTL_MS_MAX}"
-            )
+        check_settings(recover, lease_ttl_ms)
         self._host = host
         self._start = start
         self._standby = standby
@@ -240,11 +237,12 @@ class EpochPublisher:
         With ``advance_to`` the frontier moves in the same commit.
         """
         self.check_open()
-        batch, times = timed(self.shape, await self._host.writes.checked(data), time)
+        lone = lone_of(self.shape, data, time) if producer is None else None
+        given, times = lone or timed(self.shape, await self._host.writes.checked(data), time)
         if producer is None:
-            refuse_late(self.stream, self.shape, self._state, self._lower, batch, times)
+            refuse_late(self.stream, self.shape, self._state, self._lower, rows_in(given), times)
         write = self._host.log.write_of(producer=producer, sequence=sequence)
-        part = self.part(write, batch, times, advance_to)
+        part = self.part(write, given, times, advance_to)
         return (await self._committed(write, part)).placed
 
     async def publish(
@@ -305,19 +303,17 @@ class EpochPublisher:
     def part(
         self,
         write: Write,
-        batch: pa.RecordBatch,
+        given: pa.RecordBatch | Single,
         times: RowTimes | None,
         advance_to: Wanted = None,
         *,
         joins: bool = False,
     ) -> LedgerPart:
         """Add an append to a write."""
-        rows = batch.num_rows
-        step = Step(
-            times=distinct(self.shape, times)[0] if rows and times is not None else (),
-            rows=rows,
-            advance_to=None if advance_to is None else frontier_of(self.shape, advance_to),
-        )
+        rows = rows_in(given)
+        known = distinct(self.shape, times)[0] if rows and times is not None else ()
+        frontier = None if advance_to is None else frontier_of(self.shape, advance_to)
+        step = Step(times=known, rows=rows, advance_to=frontier)
         part = LedgerPart(
             self.where,
             self._held,
@@ -327,7 +323,7 @@ class EpochPublisher:
             joins=joins,
             publisher=self,
         )
-        write.add(self.stream, batch, captured=not rows, progress=part)
+        write.add(self.stream, given, captured=not rows, progress=part)
         return part
 
     async def _commit(self, step: Step, *, take_back: bool = False) -> LedgerPart:

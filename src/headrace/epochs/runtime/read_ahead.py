@@ -20,7 +20,8 @@ import pyarrow as pa
 from headrace.epochs.core.arrays import Times
 from headrace.epochs.core.feed import Reference
 from headrace.epochs.core.times import Time
-from headrace.epochs.runtime.epoch_rows import ByTime, EpochRows, RowReading, TooLarge
+from headrace.epochs.runtime.by_time import ByTime, TooLarge
+from headrace.epochs.runtime.epoch_rows import EpochRows, RowReading
 from headrace.epochs.runtime.given import EpochItem, WholeEpoch
 from headrace.host.host import Host
 from headrace.host.loads import LOOP_ROWS
@@ -30,6 +31,8 @@ AHEAD_ROWS = 65_536
 FIRST_ROWS = 4096
 """How many rows are read ahead while the size of a row is not known."""
 AHEAD_BYTES = 8 * 1024 * 1024
+ALONE_LOADS = 4
+"""An epoch behind which none waits is read at one go if it has no more loads than that."""
 LOOP_EPOCHS = 512
 """Rows of up to so many epochs are put apart by the event loop, a load at a time.
 
@@ -55,16 +58,26 @@ class ReadAhead:
     ) -> AsyncIterator[pa.RecordBatch]:
         """The rows at `times`, of these references."""
         found: list[pa.RecordBatch] | None = None
+        alone = False
         if len(times) == 1 and self._whole:
             found = self._ahead.pop(times[0], None)
-            if found is None and sum(one.rows for one in references) <= self._most:
-                with suppress(TooLarge):
-                    found = await self._epoch(times[0], references)
+            if found is None and sum([one.rows for one in references]) <= self._most:
+                if self._queue:
+                    with suppress(TooLarge):
+                        found = await self._epoch(times[0], references)
+                else:
+                    alone = True
         if found is not None:
             for batch in found:
                 yield batch
             return
         reading = self._rows.reading(references, times)
+        if alone and self._host.loads.may_read:
+            # At one go, as those that are read ahead; nothing of it is put apart.
+            for batch in self._host.loads.read(partial(_first_loads, reading)):
+                yield batch
+            if reading.done:
+                return
         while (load := await self._load(reading)) is not None:
             yield load[0]
 
@@ -119,3 +132,12 @@ class ReadAhead:
         while (load := await self._load(reading)) is not None:
             apart.add(*load)
         return apart.found, apart.size
+
+
+def _first_loads(reading: RowReading) -> list[pa.RecordBatch]:
+    """All of it, or a few loads before the next one or before a file."""
+    found: list[pa.RecordBatch] = []
+    with suppress(FileAhead):
+        while len(found) < ALONE_LOADS and (load := reading.next(brief=True)) is not None:
+            found.append(load[0])
+    return found

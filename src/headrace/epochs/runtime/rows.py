@@ -16,6 +16,11 @@ from headrace.epochs.core.ledger import LedgerState, PublisherState
 from headrace.epochs.core.times import TIME_MAX, Time, TimeShape
 from headrace.errors import InvalidEventError, LateEventError, TimeShapeError
 from headrace.log import events
+from headrace.log.events import Event
+from headrace.log.message import Single, single
+
+Wanted = object
+"""A frontier as a caller gives it: a time, or some."""
 
 RowTimes = tuple[int, ...] | npt.NDArray[np.int64]
 """The parts of the time of all rows, or an array with a row for each."""
@@ -65,6 +70,23 @@ def timed(shape: TimeShape, batch: pa.RecordBatch, time: object) -> tuple[pa.Rec
             )
         return batch, row
     return batch, row
+
+
+def lone_of(shape: TimeShape, data: object, time: object) -> tuple[Single, RowTimes] | None:
+    """An event of an epoch, checked and encoded without Arrow, and its time.
+
+    None if it is not a lone event, or one that Arrow has to encode.
+    """
+    if not isinstance(data, Event) or time is None:
+        return None
+    row = tuple(shape.to_row(shape.check(time)))
+    one = single(events.check_event(data), events.now_us(), row)
+    return one and (one, row)
+
+
+def rows_in(given: pa.RecordBatch | Single) -> int:
+    """How many rows an append has."""
+    return 1 if isinstance(given, Single) else given.num_rows
 
 
 def _column(shape: TimeShape, column: pa.ListArray) -> npt.NDArray[np.int64]:
@@ -119,18 +141,18 @@ def refuse_late(
     shape: TimeShape,
     held: PublisherState,
     lower: Frontier,
-    batch: pa.RecordBatch,
+    rows: int,
     times: RowTimes,
 ) -> None:
-    """Refuse rows that are late for sure, before anything is encoded."""
-    if not batch.num_rows:
+    """Refuse rows that are late for sure, before they are sent on their way."""
+    if not rows:
         return
     known, places = distinct(shape, times)
     try:
         ledger.check_steps(_begun(stream, shape), held, [Step(times=known)])
     except LateEventError as error:
         late = [known.index(time) for time in error.times if time in known]
-        rows, row = batch.num_rows, 0
+        row = 0
         if len(known) > 1:
             mask = np.isin(places, late)
             rows, row = int(mask.sum()), int(mask.argmax())
