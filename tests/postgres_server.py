@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import select
 import shutil
 import signal
 import socket
@@ -15,6 +16,7 @@ import subprocess
 import threading
 import time
 import warnings
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -195,6 +197,34 @@ def postgres_machine(**settings: str) -> Iterator[PostgresMachine]:
         machine.remove()
 
 
+@contextlib.contextmanager
+def primary_and_standby() -> Iterator[tuple[PostgresMachine, PostgresMachine, str]]:
+    """A primary, its standby, and an address that names both."""
+    with postgres_machine(wal_level="replica") as primary:
+        standby = primary.standby()
+        hosts = f"127.0.0.1:{primary.port},127.0.0.1:{standby.port}"
+        settings = "target_session_attrs=read-write&connect_timeout=2"
+        try:
+            yield primary, standby, f"postgresql://postgres@{hosts}/postgres?{settings}"
+        finally:
+            standby.remove()
+
+
+def caught_up(primary: PostgresMachine) -> bool:
+    """Whether the standby has everything."""
+    found = primary.execute(
+        "SELECT count(*) FROM pg_stat_replication WHERE replay_lsn >= pg_current_wal_flush_lsn()"
+    )
+    return found == [(1,)]
+
+
+def gone_back(primary: PostgresMachine, standby: PostgresMachine) -> None:
+    """The primary dies, and a standby that was stopped takes its place with what it has."""
+    primary.kill()
+    standby.start()
+    standby.promote()
+
+
 class Wire:
     """A TCP proxy in front of a server: it forwards, delays, or swallows what passes.
 
@@ -250,15 +280,22 @@ class Wire:
                 ).start()
 
     def _forward(self, known: int, source: socket.socket, target: socket.socket) -> None:
+        """Pass on what comes, in its order; what is delayed does not delay what comes behind it."""
+        waiting: deque[tuple[float, bytes]] = deque()
         with contextlib.suppress(OSError):
-            while data := source.recv(1 << 16):
+            while True:
+                left_s = waiting[0][0] - time.monotonic() if waiting else None
+                if left_s is None or (left_s > 0 and select.select([source], [], [], left_s)[0]):
+                    data = source.recv(1 << 16)
+                    if not data:
+                        break
+                    waiting.append((time.monotonic() + self.delay_s, data))
+                    continue
                 while self.cut and not self._closing:
                     time.sleep(0.01)  # packets are sent again, so they come after the heal
-                if known in self._deaf:
-                    continue
-                if self.delay_s:
-                    time.sleep(self.delay_s)
-                target.sendall(data)
+                _, data = waiting.popleft()
+                if known not in self._deaf:
+                    target.sendall(data)
         for end in (source, target):
             with contextlib.suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)

@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
 
@@ -26,6 +27,8 @@ from rich.table import Table
 from bench.harness import Result, at_least, at_most, percentile, save, show
 from bench.peers import latency, log, nats, redis, servers
 from bench.peers.work import Way, Work
+from bench.postgres import database
+from tests.postgres_server import postgres_machine
 
 T = TypeVar("T")
 Part = Literal["publish", "consume", "strict", "latency"]
@@ -33,6 +36,7 @@ Part = Literal["publish", "consume", "strict", "latency"]
 app = cyclopts.App(name="python -m bench.peers", help_format="plaintext")
 
 ROUNDS = 5
+ON_POSTGRES, R3 = "Headrace on PostgreSQL", "NATS R3 sync always"
 
 CONSUME_TIMES_NATS, CONSUME_TIMES_REDIS = 3.0, 1.5
 STRICT_TIMES_NATS = 3.0
@@ -44,7 +48,7 @@ class Delay(msgspec.Struct, frozen=True):
 
     system: str
     survives: str
-    run: Callable[[], list[float]]
+    run: Callable[[], latency.Times]
 
 
 class Peers(msgspec.Struct):
@@ -65,6 +69,14 @@ def _start(stack: ExitStack, folder: Path) -> Peers:
             lambda: latency.from_headrace(str(folder / f"delay-{next(fresh)}")),
         )
     )
+    machine = stack.enter_context(postgres_machine(max_connections="200"))
+    found.delays.append(
+        Delay(
+            ON_POSTGRES,
+            "power failure",
+            lambda: latency.from_headrace(database(machine, f"delay{next(fresh)}")),
+        )
+    )
     if (program := servers.nats_program()) is None:
         found.missing.append("nats-server")
     else:
@@ -74,6 +86,10 @@ def _start(stack: ExitStack, folder: Path) -> Peers:
             fresh_ways = nats.ways(url, sync_always=always)
             found.ways += fresh_ways
             found.delays.append(_delay(fresh_ways[0], latency.from_nats, url))
+        cluster = servers.nats_cluster(program, folder / "cluster", sync_always=True)
+        found.delays.append(
+            Delay(R3, "power failure", partial(_on_cluster, stack.enter_context(cluster)))
+        )
     if (program := servers.redis_program()) is None:
         found.missing.append("redis-server")
     else:
@@ -86,12 +102,24 @@ def _start(stack: ExitStack, folder: Path) -> Peers:
     return found
 
 
-def _delay(like: Way, run: Callable[[str], list[float]], address: str) -> Delay:
+def _on_cluster(url: str) -> latency.Times:
+    """On a stream of which each of three servers has a copy; they choose a leader first."""
+    deadline = time.monotonic() + 30.0
+    while True:
+        try:
+            return latency.from_nats(url, replicas=3)
+        except Exception:  # the library has many kinds for "not yet"
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.5)
+
+
+def _delay(like: Way, run: Callable[[str], latency.Times], address: str) -> Delay:
     return Delay(like.system, like.survives, lambda: run(address))
 
 
 Rates = dict[str, list[float]]
-Delays = dict[str, list[list[float]]]
+Delays = dict[str, list[latency.Times]]
 
 
 def _measure(peers: Peers, rounds: int, console: Console) -> tuple[Rates, Delays]:
@@ -169,14 +197,38 @@ def _judge(ways: list[Way], rates: Rates, delays: Delays) -> list[Result]:
     ]
     for share, word in ((0.5, "p50"), (0.99, "p99")):
         median = {
-            system: statistics.median(percentile(times, share) for times in rounds)
+            system: statistics.median(percentile(times.delays, share) for times in rounds)
             for system, rounds in delays.items()
         }
         if always in median:
             name = f"publish (fsync) to delivery, two processes, {word}, against {always}"
             detail = f"{median[log.SYSTEM]:.2f} against {median[always]:.2f} ms"
             results.append(at_most(name, median[log.SYSTEM] / median[always], 1.0, "x", detail))
-    return results
+    return results + _judge_postgres(delays, always)
+
+
+def _judge_postgres(delays: Delays, always: str) -> list[Result]:
+    """PostgreSQL beside one server of NATS and beside three, medians."""
+    if not {always, R3} <= delays.keys():
+        return []
+
+    def ratio(of: Callable[[latency.Times], list[float]], other: str) -> tuple[float, str]:
+        ours, theirs = (
+            statistics.median(statistics.median(of(times)) for times in delays[system])
+            for system in (ON_POSTGRES, other)
+        )
+        return ours / theirs, f"{ours:.2f} against {theirs:.2f} ms"
+
+    found = []
+    for what, of, other, most in (
+        ("publish to delivery", lambda times: times.delays, R3, 1.0),
+        ("publish to delivery", lambda times: times.delays, always, 2.0),
+        ("publish", lambda times: times.publishes, always, 1.5),
+    ):
+        value, detail = ratio(of, other)
+        name = f"PostgreSQL: {what}, p50, against {other}"
+        found.append(at_most(name, value, most, "x", detail))
+    return found
 
 
 def _show(console: Console, peers: Peers, rates: Rates, delays: Delays) -> None:
@@ -200,14 +252,16 @@ def _show(console: Console, peers: Peers, rates: Rates, delays: Delays) -> None:
     if not peers.delays:
         return
     table = Table(title="publish to delivery, two processes, ms", title_justify="left")
-    for column in ("system", "p50", "p99", "a confirmed publish survives"):
+    for column in ("system", "p50", "p99", "publish p50", "a confirmed publish survives"):
         table.add_column(column, justify="right" if column[0] == "p" else "left")
     for delay in peers.delays:
-        both = [
-            statistics.median(percentile(times, share) for times in delays[delay.system])
+        rounds = delays[delay.system]
+        figures = [
+            statistics.median(percentile(times.delays, share) for times in rounds)
             for share in (0.5, 0.99)
         ]
-        table.add_row(delay.system, *(f"{x:.2f}" for x in both), delay.survives)
+        figures.append(statistics.median(percentile(times.publishes, 0.5) for times in rounds))
+        table.add_row(delay.system, *(f"{x:.2f}" for x in figures), delay.survives)
     console.print(table)
 
 

@@ -20,6 +20,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 import headrace.sync
 from bench.peers import log, nats, redis
 from bench.peers.work import VALUE_BYTES
@@ -43,44 +45,62 @@ def _age_ms(value: bytes) -> float:
 # --- publishers, in this process -----------------------------------------------------------
 
 
-def from_headrace(folder: str) -> list[float]:
-    log.create_group(folder)
-    with headrace.sync.open(folder) as hr, _consumer("headrace", folder) as times:
+class Times(msgspec.Struct):
+    """Milliseconds from publish to delivery, and until a publish was confirmed."""
+
+    delays: list[float]
+    publishes: list[float]
+
+
+def from_headrace(catalog: str) -> Times:
+    """``catalog`` is a folder, or the address of a database."""
+    log.create_group(catalog)
+    publishes = []
+    with headrace.sync.open(catalog) as hr, _consumer("headrace", catalog) as times:
         for _ in range(EVENTS + WARM_UP):
+            begun_s = time.perf_counter()
             hr.publish("bench.eu.1", _value(), key="1")
+            publishes.append((time.perf_counter() - begun_s) * 1000)
             time.sleep(PAUSE_S)
-        return times()
+        return Times(times(), publishes[WARM_UP:])
 
 
-def from_nats(url: str) -> list[float]:
+def from_nats(url: str, replicas: int = 1) -> Times:
+    publishes = []
+
     async def run() -> list[float]:
         nc = await nats.connect(url)
-        await nats.create_stream(nc)
+        await nats.create_stream(nc, replicas)
         await nats.create_consumer(nc, max_ack_pending=-1)
         js = nc.jetstream()
         try:
             with _consumer("nats", url) as times:
                 for _ in range(EVENTS + WARM_UP):
+                    begun_s = time.perf_counter()
                     await js.publish("bench.eu.1", _value())
+                    publishes.append((time.perf_counter() - begun_s) * 1000)
                     await asyncio.sleep(PAUSE_S)
                 return await asyncio.to_thread(times)
         finally:
             await js.delete_stream(nats.STREAM)
             await nc.close()
 
-    return asyncio.run(run())
+    return Times(asyncio.run(run()), publishes[WARM_UP:])
 
 
-def from_redis(address: str) -> list[float]:
+def from_redis(address: str) -> Times:
     client = redis.connect(int(address))
     client.delete(redis.STREAM)
     client.xgroup_create(redis.STREAM, redis.GROUP, id="0", mkstream=True)
+    publishes = []
     try:
         with _consumer("redis", address) as times:
             for _ in range(EVENTS + WARM_UP):
+                begun_s = time.perf_counter()
                 client.execute_command("XADD", redis.STREAM, "*", "v", _value())
+                publishes.append((time.perf_counter() - begun_s) * 1000)
                 time.sleep(PAUSE_S)
-            return times()
+            return Times(times(), publishes[WARM_UP:])
     finally:
         client.delete(redis.STREAM)
         client.close()

@@ -65,9 +65,11 @@ async def _on_new_stream(url: str, run: Callable[[Any], Awaitable[float]]) -> fl
         await nc.close()
 
 
-async def create_stream(nc: Any) -> None:
+async def create_stream(nc: Any, replicas: int = 1) -> None:
     api = importlib.import_module("nats.js.api")
-    config = api.StreamConfig(name=STREAM, subjects=["bench.>"], allow_atomic=True)
+    config = api.StreamConfig(
+        name=STREAM, subjects=["bench.>"], allow_atomic=True, num_replicas=replicas
+    )
     await nc.jetstream().add_stream(config)
 
 

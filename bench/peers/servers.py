@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TypeVar
 
@@ -35,7 +35,36 @@ def redis_program() -> str | None:
 
 
 @contextmanager
-def nats_server(program: str, folder: Path, *, sync_always: bool) -> Iterator[str]:
+def nats_cluster(program: str, folder: Path, *, sync_always: bool) -> Iterator[str]:
+    """Three servers of JetStream that keep each other's copies; yields the address of one."""
+    with ExitStack() as stack:
+        ports = [stack.enter_context(_free_port()) for _ in range(3)]
+        routes = ", ".join(f"nats://127.0.0.1:{port}" for port in ports)
+        stack.close()  # the servers take the ports
+        urls = [
+            stack.enter_context(
+                nats_server(
+                    program,
+                    folder / str(port),
+                    sync_always=sync_always,
+                    more=f"server_name: n{port}\ncluster {{ name: peers, "
+                    f"listen: 127.0.0.1:{port}, routes: [{routes}] }}\n",
+                )
+            )
+            for port in ports
+        ]
+        yield urls[0]
+
+
+@contextmanager
+def _free_port() -> Iterator[int]:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        yield int(free.getsockname()[1])
+
+
+@contextmanager
+def nats_server(program: str, folder: Path, *, sync_always: bool, more: str = "") -> Iterator[str]:
     """JetStream on files; yields its address."""
     folder.mkdir(parents=True)
     sync = "\n  sync_interval: always" if sync_always else ""
@@ -43,7 +72,7 @@ def nats_server(program: str, folder: Path, *, sync_always: bool) -> Iterator[st
     config.write_text(
         "host: 127.0.0.1\nport: -1\n"
         f'ports_file_dir: "{folder}"\n'
-        f'jetstream {{\n  store_dir: "{folder / "data"}"\n  max_file_store: 8GB{sync}\n}}\n'
+        f'jetstream {{\n  store_dir: "{folder / "data"}"\n  max_file_store: 8GB{sync}\n}}\n{more}'
     )
     with _running([program, "-c", str(config)], folder) as process:
 

@@ -27,7 +27,7 @@ from headrace.errors import (
 )
 from headrace.groups.partitioned.names import GroupName
 from tests.groups.partitioned.runtime import feeder
-from tests.postgres_server import PostgresMachine, postgres_machine
+from tests.postgres_server import PostgresMachine, caught_up, gone_back, primary_and_standby
 from tests.support import until
 
 PATIENCE_S = 60.0
@@ -36,21 +36,8 @@ PATIENCE_S = 60.0
 @pytest.fixture
 def pair() -> Iterator[tuple[PostgresMachine, PostgresMachine, str]]:
     """A primary, its standby, and an address that names both."""
-    with postgres_machine(wal_level="replica") as primary:
-        standby = primary.standby()
-        hosts = f"127.0.0.1:{primary.port},127.0.0.1:{standby.port}"
-        settings = "target_session_attrs=read-write&connect_timeout=2"
-        try:
-            yield primary, standby, f"postgresql://postgres@{hosts}/postgres?{settings}"
-        finally:
-            standby.remove()
-
-
-def caught_up(primary: PostgresMachine) -> bool:
-    found = primary.execute(
-        "SELECT count(*) FROM pg_stat_replication WHERE replay_lsn >= pg_current_wal_flush_lsn()"
-    )
-    return found == [(1,)]
+    with primary_and_standby() as made:
+        yield made
 
 
 class Seen:
@@ -90,12 +77,6 @@ async def feed(hr: headrace.Headrace) -> None:
         with contextlib.suppress(HeadraceError):
             await hr.in_thread(feeder.fill, hr.log, GroupName("s", "elastic"))
         await asyncio.sleep(0.05)
-
-
-def gone_back(primary: PostgresMachine, standby: PostgresMachine) -> None:
-    primary.kill()
-    standby.start()
-    standby.promote()
 
 
 @contextlib.asynccontextmanager

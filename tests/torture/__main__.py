@@ -3,7 +3,8 @@
 ``--what log`` is the torture of the log alone, ``--what groups`` that of partitioned groups,
 ``--what shared`` that of shared groups, ``--what readers`` that of reader groups, ``--what
 spark-readers`` that of a Spark query in one, ``--what epochs`` that of publishers and subscribers
-of epochs, ``--what regions`` that of groups that move between two regions (SQLite).
+of epochs, ``--what regions`` that of groups that move between two regions (SQLite), ``--what
+servers`` that of a PostgreSQL server that dies, fails over, goes back and is cut off.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ from tests.torture.regions import Outcome as RegionsOutcome
 from tests.torture.regions import show as show_regions
 from tests.torture.regions import torture_all_regions
 from tests.torture.run import Catalog, Result, new_folder, torture
+from tests.torture.server_faults import ServersResult, torture_servers
+from tests.torture.server_faults import show as show_servers
 from tests.torture.shared_run import Result as SharedResult
 from tests.torture.shared_run import show as show_shared
 from tests.torture.shared_run import torture_shared
@@ -56,12 +59,13 @@ class Results(msgspec.Struct, frozen=True):
     epochs: EpochsResult | None = None
     spark_readers: SparkReadersResult | None = None
     regions: tuple[RegionsOutcome, ...] = ()
+    servers: ServersResult | None = None
 
     @property
     def sound(self) -> bool:
         parts = (
             *(self.log, self.groups, self.shared),
-            *(self.readers, self.epochs, self.spark_readers),
+            *(self.readers, self.epochs, self.spark_readers, self.servers),
         )
         return not any(part.findings for part in parts if part is not None) and not any(
             outcome.counted.findings for outcome in self.regions
@@ -72,7 +76,17 @@ class Results(msgspec.Struct, frozen=True):
 def main(
     *,
     what: Annotated[
-        Literal["log", "groups", "shared", "readers", "epochs", "spark-readers", "regions", "all"],
+        Literal[
+            "log",
+            "groups",
+            "shared",
+            "readers",
+            "epochs",
+            "spark-readers",
+            "regions",
+            "servers",
+            "all",
+        ],
         Parameter(help="whom to torture"),
     ] = "all",
     kills: Annotated[int, Parameter(help="writers to kill, over all catalogs")] = 220,
@@ -154,6 +168,10 @@ def main(
         if what in ("regions", "all"):
             moved = torture_all_regions(faults // 6, chosen, folder)
             result = msgspec.structs.replace(result, regions=moved)
+        if what in ("servers", "all") and "postgres" in catalogs:
+            # Each takes about ten seconds.
+            struck = torture_servers(max(1, faults // 10), chosen, console.print)
+            result = msgspec.structs.replace(result, servers=struck)
         done = True
     finally:
         if keep or not done or not result.sound:
@@ -176,6 +194,8 @@ def main(
         if result.spark_readers is not None:
             show_spark_readers(console, result.spark_readers)
         show_regions(console, result.regions)
+        if result.servers is not None:
+            show_servers(console, result.servers)
     return 0 if result.sound else 1
 
 

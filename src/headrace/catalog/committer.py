@@ -289,7 +289,14 @@ class Committer:
         self.operations += len(said) - len(undone)
         return undone
 
-    def _transact(self, driver: WriteDriver, group: list[Operation]) -> set[str]:
+    def _transact(
+        self, driver: WriteDriver, group: list[Operation], *, settled: bool = False
+    ) -> set[str]:
+        """Run operations and commit them together; ``settled``: each is through before the next.
+
+        Else what an operation need not wait for goes with what the next one asks.  If that fails,
+        nobody knows whose it was, and all are run again, settled.
+        """
         locks: set[str] = set()
         sync = False
         for operation in group:
@@ -300,9 +307,8 @@ class Committer:
         try:
             # Within the try: a begin that fails half-way has to be rolled back as well.
             tx = driver.begin(sorted(locks), sync)
-            alone = len(group) == 1
             for operation in group:
-                self._run_one(driver, tx, operation, alone)
+                self._run_one(driver, tx, operation, len(group) == 1, settled)
                 if operation.error is None:
                     done += 1
                     changed |= operation.channels
@@ -311,24 +317,33 @@ class Committer:
                 return set()
             channels, late = self._frequent.due(changed)
             driver.commit(channels)
-        except BaseException:
+        except BaseException as error:
             driver.rollback()
-            raise
+            if settled or len(group) == 1 or not driver.is_late(error):
+                raise
+            for operation in group:
+                operation.result = operation.error = None
+                operation.channels.clear()
+            return self._transact(driver, group, settled=True)
         self.commits += 1
         self.operations += done
         if late:
             self._frequent.later(late)
         return channels
 
-    def _run_one(self, driver: WriteDriver, tx: Tx, operation: Operation, alone: bool) -> None:
+    def _run_one(
+        self, driver: WriteDriver, tx: Tx, operation: Operation, alone: bool, settled: bool
+    ) -> None:
         tx.channels = operation.channels
         if not alone:
             driver.savepoint()
         try:
             operation.result = operation.fn(tx)
-            if not alone:
+            if settled:
                 tx.settle()  # what fails is this operation's, and no other's
         except BaseException as error:
+            if not (alone or settled) and driver.is_late(error):
+                raise  # it may be that of one before
             operation.error = driver.translate(error)
             operation.channels.clear()
             if not alone and not driver.rollback_to_savepoint():

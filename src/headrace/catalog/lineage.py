@@ -38,6 +38,8 @@ from headrace.catalog.postgres_connections import CLOCK, PgConnection
 
 SETTING = "lineage"
 RECORD = "lineage_turns"
+HEADS = "lineage_heads "
+"""With the time of a turn: how far segments reached then (:mod:`headrace.catalog.histories`)."""
 TURNS_KEPT = 20
 SESSIONS = "session "
 """The leases of sessions begin so."""
@@ -174,8 +176,14 @@ def _record(connection: PgConnection, before: str, after: str, why: str) -> None
     assert row is not None
     mine = Turn(int(row[0]), before, after, f"{socket.gethostname()}:{os.getpid()}", why)
     known = [] if kept is None else turns(kept[0])
-    text = msgspec.json.encode([*known, mine][-TURNS_KEPT:]).decode()
-    put(connection, RECORD, text)
+    put(connection, RECORD, msgspec.json.encode([*known, mine][-TURNS_KEPT:]).decode())
+    connection.execute(
+        "INSERT INTO meta (key, value) "
+        "SELECT %s, coalesce(json_object_agg(id, head)::text, '{}') FROM segments",
+        (f"{HEADS}{mine.at_us}",),
+    )
+    for turn in [*known, mine][:-TURNS_KEPT]:
+        connection.execute("DELETE FROM meta WHERE key = %s", (f"{HEADS}{turn.at_us}",))
 
 
 def put(connection: PgConnection, key: str, value: str) -> None:

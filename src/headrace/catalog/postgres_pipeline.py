@@ -22,7 +22,7 @@ from psycopg.errors import error_from_result
 from psycopg.pq import ExecStatus, PipelineStatus
 from psycopg.pq.abc import PGresult
 
-from headrace.catalog.postgres_connections import PgConnection
+from headrace.catalog.postgres_connections import LOST_STATEMENT, PgConnection
 from headrace.catalog.transaction import Row
 
 Statement = tuple[str, Sequence[Any]]
@@ -178,6 +178,12 @@ def run(connection: PgConnection, statements: Sequence[Statement]) -> list[Answe
     finally:
         pipeline.end()
     return [_answer(given, result) for (given, _, _), result in zip(sent, results, strict=True)]
+
+
+def is_late(error: BaseException) -> bool:
+    """Whether one of several statements was refused, and which of them is not known."""
+    lost = psycopg.OperationalError, psycopg.InterfaceError, LOST_STATEMENT
+    return isinstance(error, psycopg.Error) and not isinstance(error, lost)
 
 
 def _answer(given: Given, result: PGresult) -> Answer:

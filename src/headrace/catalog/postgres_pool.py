@@ -3,7 +3,8 @@
 A read or a write takes a connection, and gives it back.  There are at most ``connections`` of
 them, with the one that hears news; who finds none waits for one.  A thread that has one already
 (a read within a read) may go beyond that, or it would wait for itself.  Those that nobody has used
-for ``IDLE_S`` are closed, but for one.
+for ``IDLE_S`` are closed, but for one.  Where it takes long to make one, who has to wait has one
+made meanwhile: the next ones do not stand in line then.
 
 Every new connection shows whether the server still has the history that this program knows: see
 :mod:`headrace.catalog.lineage`.
@@ -25,9 +26,16 @@ from headrace.catalog.postgres_connections import (
 )
 from headrace.catalog.postgres_options import PostgresOptions, where_of
 from headrace.catalog.postgres_pipeline import hear
-from headrace.errors import CatalogClosedError, CatalogUnavailableError, ForkedError
+from headrace.errors import (
+    CatalogClosedError,
+    CatalogUnavailableError,
+    ForkedError,
+    HeadraceError,
+)
 
 IDLE_S = 30.0
+FAR_S = 0.02
+"""From this on it takes long to make a connection."""
 
 
 class PostgresPool:
@@ -47,6 +55,8 @@ class PostgresPool:
         self.opened = 0
         self._connect_s = 0.0
         """How long the last connection took to make."""
+        self._making = False
+        """Whether one is being made for whoever waits."""
 
     @property
     def turns(self) -> int:
@@ -85,10 +95,7 @@ class PostgresPool:
             deadline = time.monotonic() + self._options.lock_timeout_s
             patient = self._taken > 0
             while True:
-                if self.is_forked:
-                    raise ForkedError
-                if self._closed:
-                    raise CatalogClosedError("the catalog was closed; open it again")
+                self._check_open()
                 if self._idle:
                     connection, _ = self._idle.pop()
                     break
@@ -96,6 +103,8 @@ class PostgresPool:
                     break
                 if self._taken < self._options.connections - 1:
                     # One that comes back soon is there sooner than a new one.
+                    if patient:
+                        self._make_one()
                     if not patient or not self._free.wait(self._connect_s):
                         break
                     patient = False
@@ -123,6 +132,36 @@ class PostgresPool:
             raise
         self._mine.held = held + 1
         return connection, fresh
+
+    def _check_open(self) -> None:
+        if self.is_forked:
+            raise ForkedError
+        if self._closed:
+            raise CatalogClosedError("the catalog was closed; open it again")
+
+    def _make_one(self) -> None:
+        """Where that takes long, begin to make one for whoever waits; called with the lock held."""
+        if self._connect_s >= FAR_S and not self._making:
+            self._making = True
+            self._taken += 1
+            threading.Thread(target=self._make, name="headrace-connect", daemon=True).start()
+
+    def _make(self) -> None:
+        made: PgConnection | None = None
+        try:
+            made = self.connect()
+        except (HeadraceError, psycopg.Error):
+            pass  # who needs one makes it, and is told
+        finally:
+            with self._free:
+                self._making = False
+                self._taken = max(0, self._taken - 1)
+                if made is not None and not self._closed:
+                    self._idle.append((made, time.monotonic()))
+                    made = None
+                self._free.notify()
+        if made is not None:
+            self.close_one(made)
 
     def give(self, connection: PgConnection) -> None:
         """Back to the pool; one that is broken, or of another history, is closed."""

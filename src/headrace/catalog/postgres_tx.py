@@ -160,6 +160,16 @@ class PostgresTx(Tx):
         due, self._due = self._due, []
         return due
 
+    def undo_due(self, savepoint: str) -> bool:
+        """Drop what waits since a savepoint; whether that was all there was since then."""
+        due = self.take_due()
+        self._foreseen.clear()  # some of it may have been asked after what is undone
+        while due:
+            if due.pop() == (savepoint, ()):
+                self._due = due
+                return True
+        return False
+
     @property
     def _is_awaited(self) -> bool:
         """Whether there is something to go with the next statement, or to be heard before it."""

@@ -60,6 +60,7 @@ class PostgresWriter(WriteDriver):
 
     direct = False
     leave = object
+    is_late = staticmethod(postgres_pipeline.is_late)
 
     def __init__(
         self,
@@ -265,7 +266,7 @@ class PostgresWriter(WriteDriver):
         assert tx is not None
         if connection is None or connection.closed:
             return False
-        if (_SAVEPOINT, ()) not in tx.take_due():  # else nothing of the operation was sent
+        if not tx.undo_due(_SAVEPOINT):
             connection.execute("ROLLBACK TO SAVEPOINT operation")
         return True
 
@@ -299,9 +300,8 @@ class PostgresWriter(WriteDriver):
                     (self._name, self._number),
                 ).fetchone()
                 self._signed = True
-                row = connection.execute(
-                    "SELECT answer FROM writers WHERE name = %s", (self._name,)
-                ).fetchone()
+                asked = "SELECT answer FROM writers WHERE name = %s"
+                row = connection.execute(asked, (self._name,)).fetchone()
                 self._give()
                 return void is None, list(row[0] or ()) if row else []
             except psycopg.OperationalError as error:

@@ -83,6 +83,12 @@ class WriteDriver(ABC):
     def rollback_to_savepoint(self) -> bool:
         """Undo since the savepoint; false when the whole transaction is gone."""
 
+    @staticmethod
+    def is_late(error: BaseException) -> bool:
+        """Whether it may come of a statement of :meth:`Tx.later`, made earlier than it failed."""
+        del error
+        return False
+
     @abstractmethod
     def commit(self, channels: set[str]) -> None: ...
 

@@ -58,6 +58,10 @@ class Losses:
         """A segment is gone in which the query stands."""
         self._tell(_of_segment(stream, segment, position), "going on with what followed from it")
 
+    def taken_back(self, stream: str, segment: int, position: int, head: int) -> None:
+        """What the query has read from ``head`` on is not in the log any more, or is another's."""
+        self._tell(_of_history(stream, segment, position, head), f"going on at {head}")
+
     def _tell(self, loss: DataLossError, further: str) -> None:
         if self._fatal:
             raise loss
@@ -72,6 +76,14 @@ def data_loss(stream: str, segment: int, position: int, first: int) -> DataLossE
     return DataLossError(
         f"stream {stream!r} segment {segment}: offsets {position} to {first - 1} were trimmed "
         "before the query read them; set failOnDataLoss to false to go on without them"
+    )
+
+
+def _of_history(stream: str, segment: int, position: int, head: int) -> DataLossError:
+    return DataLossError(
+        f"stream {stream!r} segment {segment}: the query has read up to offset {position}, and the "
+        f"catalog went back since and had nothing from {head} on; set failOnDataLoss to false to "
+        "read what is there now, with the query's state, or choose another checkpointLocation"
     )
 
 

@@ -36,6 +36,8 @@ class Offset(msgspec.Struct, frozen=True, kw_only=True):
 
     catalog: str
     streams: dict[str, StreamAt]
+    history: str | None = None
+    """The last time that the catalog had gone back, as :mod:`headrace.catalog.histories` has it."""
     initial: bool = False
     first: dict[str, dict[int, int]] | None = None
     markers: dict[str, dict[int, int]] = {}
@@ -47,6 +49,8 @@ class Offset(msgspec.Struct, frozen=True, kw_only=True):
         shown: dict[str, Any] = {"catalog": self.catalog}
         if self.first is not None:
             shown["first"] = {name: _sorted(self.first[name]) for name in sorted(self.first)}
+        if self.history is not None:
+            shown["history"] = self.history
         if self.initial:
             shown["initial"] = True
         if self.markers:

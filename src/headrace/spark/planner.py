@@ -14,7 +14,7 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
 import msgspec
 
-from headrace.catalog import Tx, batches, markers, streams
+from headrace.catalog import Tx, batches, histories, markers, streams
 from headrace.catalog.streams import Segment, Stream
 from headrace.errors import ForeignCheckpointError, UnknownSegmentError, UnknownStreamError
 from headrace.log.log import Log
@@ -45,6 +45,7 @@ class Planner:
         self._news = threading.Event()
         self._heard: dict[int, Callable[[], None]] = {}
         self._known: dict[str, Stream] = {}
+        self._history: str | None = None
         self._answer: tuple[Offset, bool, float] | None = None
         self._triggered = clock()
 
@@ -56,6 +57,7 @@ class Planner:
 
     def _read_streams(self, tx: Tx, missing: Container[str]) -> dict[str, Stream]:
         options = self._options
+        self._history = histories.newest(tx)
         if options.pattern is not None:
             known = sorted(name for _, name, _ in streams.stored_configs(tx))
             names = [name for name in known if re.fullmatch(options.pattern, name) is not None]
@@ -98,7 +100,8 @@ class Planner:
         """Where the query begins."""
         spot = self._options.start if self._options.start is not None else default
         found = self.streams(missing=self._may_be_missing())
-        return self._places.offset(found, spot, "startingOffsets", initial=True)
+        place = self._places.offset(found, spot, "startingOffsets", initial=True)
+        return msgspec.structs.replace(place, history=self._history)
 
     def end(self) -> Offset:
         """Where a batch read ends."""
@@ -137,7 +140,7 @@ class Planner:
         """The heads of all that a query at ``start`` has still to read."""
         if self._news.is_set() or not self._known:
             self._look(start)
-        start = self._losses.kept(start, self._log.prefix, self._known)
+        start = self._kept(start, self._known)
         heads = {(n, s.number): s.head for n, each in self._known.items() for s in each.segments}
         found = self._end(
             start,
@@ -185,7 +188,7 @@ class Planner:
         )
 
     def _plan(self, start: Offset, limited: bool) -> Offset | None:
-        start = self._losses.kept(start, self._log.prefix, self._known)
+        start = self._kept(start, self._known)
         behind: dict[tuple[str, int], Ahead] = {}
         for name, stream in self._known.items():
             bound = None if self._target is None else self._target.get(name, {})
@@ -249,8 +252,28 @@ class Planner:
                 name: StreamAt(stream.id, positions(stream, self._at(start, stream)))
                 for name, stream in self._known.items()
             },
+            history=self._history,
             first=first,
         )
+
+    def _kept(self, place: Offset, known: Mapping[str, Stream]) -> Offset:
+        """A place without what is gone: streams, and what a catalog that went back has lost."""
+        place = self._losses.kept(place, self._log.prefix, known)
+        history = place.history
+        if history is None or history == self._history:
+            return place
+        turns = self._log.catalog.read(lambda tx: histories.heads_since(tx, history))
+        left = {}
+        for name, at in place.streams.items():
+            ids = {segment.number: segment.id for segment in known[name].segments}
+            segments = dict(at.segments)
+            for number, offset in at.segments.items():
+                reached = min((heads.get(ids.get(number, 0), 0) for heads in turns), default=offset)
+                if number in ids and reached < offset:
+                    self._losses.taken_back(name, number, offset, reached)
+                    segments[number] = reached
+            left[name] = StreamAt(at.id, segments)
+        return msgspec.structs.replace(place, streams=left, history=self._history)
 
     def _holds_back(self, total: int) -> bool:
         """Whether to wait for more, as ``minOffsetsPerTrigger`` asks."""
@@ -275,7 +298,7 @@ class Planner:
     def spans(self, start: Offset, end: Offset) -> list[Span]:
         """What a batch between two places reads."""
         known = self._knowing(end.streams, end)
-        start, end = (self._losses.kept(each, self._log.prefix, known) for each in (start, end))
+        start, end = (self._kept(each, known) for each in (start, end))
         runs = []
         for name in sorted(end.streams):
             begin = end.beginning(name) if start.initial else start.at(name)

@@ -65,11 +65,10 @@ class StreamNews:
 
     async def _open(self) -> None:
         log = self._host.log
-        stream = await self._host.in_thread(log.stream, self._name)
-        channel = streams.channel(stream.id)
-        self._unsubscribe = await self._host.listen(channel, self.look)
-        # Subscribe first, then read: no change is missed in between.
         self._stream = await self._host.in_thread(log.stream, self._name)
+        channel = streams.channel(self._stream.id)
+        self._unsubscribe = await self._host.listen(channel, self.look)
+        self._missed = True  # what came before it listened: the first listener looks
         self._known = {s.number: Reach(s.head, s.sealed) for s in self._stream.segments}
         if not self._users:
             self._stop()

@@ -196,6 +196,12 @@ def join(tx: Tx, group: str, places: Mapping[int, Progress]) -> None:
     Joining().put(tx, [write_of(group, at, 0, progress) for at, progress in places.items()])
 
 
+def begin(tx: Tx, group: str, places: Mapping[int, Progress]) -> None:
+    """Store progress, by segment, of a group that has none."""
+    stored.put(tx, *(_row(group, at, progress) for at, progress in places.items()))
+    tx.notify(stored.channel(group))
+
+
 def ack_once(tx: Tx, unit: str, write: Write, begun: Progress) -> None:
     """Join acks that are only given once, under the claim of their unit.
 

@@ -159,6 +159,11 @@ def changed(tx: Tx, since: int) -> tuple[int, list[GroupProperties]]:
     return found.revision, _records.readable(found.entries)
 
 
+def asking_declare(key: str) -> tuple[Query, ...]:
+    """The queries of :func:`declare`."""
+    return (asking(key), *deciding.asking(key), *starts.asking_begin(key))
+
+
 def declare(
     tx: Tx,
     properties: GroupProperties,
@@ -168,8 +173,7 @@ def declare(
     exist_ok: bool,
 ) -> GroupProperties:
     """Make a group; one that exists stays as it is, and must be the same unless `exist_ok`."""
-    of_key = asking(properties.key), *deciding.asking(properties.key)
-    tx.foresee(*of_key, *starts.asking())
+    tx.foresee(*asking_declare(properties.key))
     found = get(tx, properties.key)
     if found is None:
         made = msgspec.structs.replace(properties, created_us=tx.now_us())

@@ -149,7 +149,11 @@ def open(
 
 def subscribe(tx: Tx, name: str, token: int, added: Subscription) -> None:
     """Store a subscription of a session that this process runs."""
-    record = owned(tx, name, token)
+    add(tx, owned(tx, name, token), added)
+
+
+def add(tx: Tx, record: SessionRecord, added: Subscription) -> None:
+    """Store a subscription of a session as it was read in this transaction."""
     kept = tuple(each for each in record.subscriptions if each.text != added.text)
     put(tx, msgspec.structs.replace(record, subscriptions=(*kept, added), seen_us=tx.now_us()))
 
@@ -242,7 +246,7 @@ def info(tx: Tx, record: SessionRecord) -> SessionInfo:
 def all_sessions(tx: Tx) -> list[SessionInfo]:
     """Every session that is not over, by name."""
     found = []
-    for record in _records.readable(entries.changes(tx, BUCKET, 0).entries):
+    for record in _every(tx):
         if not is_over(tx, record):
             found.append(info(tx, record))
     return sorted(found, key=lambda each: each.record.name)
@@ -258,8 +262,14 @@ def require(tx: Tx, name: str) -> SessionInfo:
 
 def over(tx: Tx) -> dict[str, SessionInfo]:
     """The sessions that are over, by name; reads all sessions, so it is not for a write."""
+    return {record.name: info(tx, record) for record in _every(tx) if is_over(tx, record)}
+
+
+def _every(tx: Tx) -> list[SessionRecord]:
+    """The records of all sessions; who runs them has been asked for."""
     records = _records.readable(entries.changes(tx, BUCKET, 0).entries)
-    return {record.name: info(tx, record) for record in records if is_over(tx, record)}
+    tx.foresee(*(leases.asking(lease_name(record.name)) for record in records))
+    return records
 
 
 def sweep(tx: Tx, seen: Iterable[SessionInfo]) -> None:

@@ -16,8 +16,7 @@ from headrace.catalog import Tx, progress, streams
 from headrace.catalog.streams import Segment, Stream
 from headrace.catalog.transaction import Query as Asked
 from headrace.errors import InvalidPositionError, StartBeforeHistoryError
-from headrace.groups.progress import Progress
-from headrace.groups.progress.store import join
+from headrace.groups.progress import Progress, store
 from headrace.groups.shared import ended_units
 from headrace.log import order
 from headrace.log.log import Log
@@ -54,6 +53,11 @@ def describe(start: Start) -> str:
 def asking() -> tuple[Asked, ...]:
     """The queries of :func:`matching`."""
     return streams.asking_all(internal=False)
+
+
+def asking_begin(group: str) -> tuple[Asked, ...]:
+    """The queries of :func:`begin`."""
+    return (*asking(), *progress.asking(group))
 
 
 def matching(tx: Tx, filter: str) -> list[Stream]:
@@ -128,6 +132,8 @@ def _first_time_us(log: Log, stream: Stream, segment: Segment) -> int:
 
 def begin(tx: Tx, group: str, filter: str, start: Start, places: Places) -> None:
     """Write where a new group begins in everything that exists."""
+    tx.foresee(*asking_begin(group))
+    fresh = not progress.of_group(tx, group)
     for stream in matching(tx, filter):
         progress.subscribe(tx, stream.id, group)
         offsets = {}
@@ -136,7 +142,11 @@ def begin(tx: Tx, group: str, filter: str, start: Start, places: Places) -> None
             if offset is not None:
                 offsets[segment.number] = offset
         ids = {segment.number: segment.id for segment in stream.segments}
-        join(tx, group, {ids[number]: Progress(offset) for number, offset in offsets.items()})
+        begun = {ids[number]: Progress(offset) for number, offset in offsets.items()}
+        if fresh:
+            store.begin(tx, group, begun)
+        else:
+            store.join(tx, group, begun)
         for number in sorted(order.standing_at(stream.segments, offsets).finished):
             if number in offsets:
                 ended_units.put_finished(tx, group, f"{stream.name}/{number}", ids[number])

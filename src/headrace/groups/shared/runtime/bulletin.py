@@ -39,6 +39,8 @@ class Bulletin:
     def update(self) -> None:
         """Publish what is new, if it is time."""
         core, now_ms = self._leading.core, self._home.now_ms
+        if not self._leading.lookout.looked:
+            return  # its members wait for what it will store next
         if core.deposed or (now_ms < self._due_ms and self._told_of == len(core.present)):
             return
         self._due_ms = now_ms + STATUS_MS

@@ -41,6 +41,8 @@ class Lookout:
         self._home = leading.home
         self.segments = Segments(leading.properties.filter)
         self.looking = False
+        self.looked = False
+        """Whether it has seen the log."""
         self.look_again = False
         """Whether there was news since the last look began."""
         self.look_due_ms = 0
@@ -119,6 +121,7 @@ class Lookout:
             self.looking = False
         if self._leading.core.deposed:
             return
+        self.looked = True
         self._leading.listed(look)
         self._listen(look.streams)
         cost_ms = (host.clock.spent_s() - began_s) * 1000

@@ -259,13 +259,9 @@ class Session:
         if isinstance(start, datetime):
             places = await self._host.in_thread(starts.places_at, self._host.log, filter, start)
         if shared is not None:
-            await self._declare(shared[0], filter, start, places)
+            await self._subscribe_shared(wanted, shared[0], start, places)
         else:
-            await self._begin_private(filter, start, places)
-        await self._host.in_transaction(
-            lambda tx: sessions.subscribe(tx, self.name, self._token, wanted),
-            sessions.locks(self.name),
-        )
+            await self._subscribe_private(wanted, start, places)
         await self._begin(wanted)
 
     def _check_same(self, text: str, start: str) -> None:
@@ -278,34 +274,43 @@ class Session:
                 "first"
             )
 
-    async def _declare(
-        self, group: str, filter: str, start: starts.Start, places: starts.Places
+    async def _subscribe_shared(
+        self, wanted: Subscription, group: str, start: starts.Start, places: starts.Places
     ) -> None:
+        """Subscribe, and make the group in the same transaction if there is none."""
         assert self._peer is not None
-        wanted = GroupProperties(
+        made = GroupProperties(
             group=group,
-            filter=filter,
+            filter=wanted.filter,
             start=starts.describe(start),
             settings=self._peer.options.leader,
         )
         known = await self._host.in_thread(
-            self._host.log.catalog.read, lambda tx: properties.get(tx, wanted.key)
+            self._host.log.catalog.read, lambda tx: properties.get(tx, made.key)
         )
-        if known is None:
-            await self._host.in_transaction(
-                lambda tx: properties.declare(tx, wanted, start, places, exist_ok=True),
-                properties.declare_locks(wanted.key),
-            )
 
-    async def _begin_private(self, filter: str, start: starts.Start, places: starts.Places) -> None:
-        group = sessions.private_group(self.name, filter)
+        def subscribe(tx: Tx) -> None:
+            if known is None:
+                tx.foresee(*sessions.asking(self.name), *properties.asking_declare(made.key))
+            record = sessions.owned(tx, self.name, self._token)
+            if known is None:
+                properties.declare(tx, made, start, places, exist_ok=True)
+            sessions.add(tx, record, wanted)
 
-        def begin(tx: Tx) -> None:
-            sessions.owned(tx, self.name, self._token)
+        locks = properties.declare_locks(made.key) if known is None else ()
+        await self._host.in_transaction(subscribe, {*locks, *sessions.locks(self.name)})
+
+    async def _subscribe_private(
+        self, wanted: Subscription, start: starts.Start, places: starts.Places
+    ) -> None:
+        group = sessions.private_group(self.name, wanted.filter)
+
+        def subscribe(tx: Tx) -> None:
+            sessions.subscribe(tx, self.name, self._token, wanted)
             ended_units.forget_group(tx, group)
-            starts.begin(tx, group, filter, start, places)
+            starts.begin(tx, group, wanted.filter, start, places)
 
-        await self._host.in_transaction(begin, sessions.locks(self.name))
+        await self._host.in_transaction(subscribe, sessions.locks(self.name))
 
     async def _begin(self, subscription: Subscription) -> None:
         self._starts[subscription.text] = subscription.start
