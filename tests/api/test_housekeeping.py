@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,12 +10,15 @@ import pytest
 import headrace
 from headrace import testing
 from headrace.api import housekeeping
-from headrace.catalog import Tx
-from headrace.catalog.streams import ByEvents, Limits, StreamConfig
+from headrace.catalog import Tx, progress
+from headrace.catalog.streams import ByEvents, Consumed, Limits, StreamConfig
 from headrace.groups import chores
+from headrace.groups.progress import Progress
+from headrace.groups.progress.store import join
 from headrace.log import compact
 from headrace.log.events import Event
 from headrace.log.log import Log
+from headrace.log.open import open_log
 
 KEEP_ONE = StreamConfig(subjects=("a.>",), retention=Limits(events=1))
 
@@ -144,6 +148,57 @@ def test_segments_of_which_nothing_is_left_go_after_a_while(log: Log) -> None:
     assert [segment.number for segment in log.stream("a").segments] == [3]
     note = log.catalog.read(chores.last_done)["retention"].note
     assert note.endswith("and 3 segments of which nothing was left")
+
+
+def test_what_is_to_stay_is_not_cut_again_and_again(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log.create_stream("c", StreamConfig(subjects=("c.>",), retention=Consumed()))
+    log.append("c", [Event(subject="c.b", value=b"") for _ in range(3)])
+    stream = log.stream("c")
+    segment = stream.segments[0].id
+    trimmed: list[str] = []
+    trim = Log.trim
+
+    def counted(log: Log, name: str) -> dict[int, int]:
+        trimmed.append(name)
+        return trim(log, name)
+
+    monkeypatch.setattr(Log, "trim", counted)
+
+    def acked(floor: int) -> None:
+        log.catalog.write(lambda tx: join(tx, "g", {segment: Progress(floor)}))
+
+    log.catalog.write(lambda tx: progress.subscribe(tx, stream.id, "g"))
+    tried: housekeeping.Tried = {}
+    assert housekeeping.tidy(log, "one", 60_000, tried)
+    assert trimmed == []
+    acked(2)  # within the batch: all of it stays
+    for _ in range(2):
+        assert housekeeping.tidy(log, "one", 60_000, tried)
+        assert log.stream("c").segments[0].tail == 0
+    assert trimmed == ["c"]
+    acked(3)
+    assert housekeeping.tidy(log, "one", 60_000, tried)
+    assert log.stream("c").segments[0].tail == 3
+    assert housekeeping.tidy(log, "one", 60_000, tried)
+    assert (trimmed, tried) == (["c", "c"], {})
+
+
+def test_a_round_in_which_nothing_goes_is_no_news_to_who_looks_now_and_then(tmp_path: Path) -> None:
+    log = open_log(tmp_path / "catalog")
+    fill(log)
+    assert housekeeping.tidy(log, "one", 60_000)
+    every, most = log.catalog.mark(), log.catalog.mark(aside=False)
+    assert housekeeping.tidy(log, "one", 60_000)
+    assert log.catalog.mark(aside=False) == most
+    assert log.catalog.mark() != every
+    log.append("a", Event(subject="a.b", value=b"more"))
+    assert log.catalog.mark(aside=False) != most
+    most = log.catalog.mark(aside=False)
+    assert housekeeping.tidy(log, "one", 60_000)  # something goes
+    assert log.catalog.mark(aside=False) != most
+    log.catalog.close()
 
 
 def _age(tx: Tx, seconds: int) -> None:

@@ -100,7 +100,7 @@ def test_a_floor_never_falls(catalog: Catalog) -> None:
     put(10, b"same floor, other ranges")
     put(12, b"")
     assert catalog.read(lambda tx: progress.of_group(tx, "g", [1])) == [Progress("g", 1, 12, b"")]
-    assert catalog.read(lambda tx: progress.floors(tx, 1)) == {"g": 12}
+    assert catalog.read(lambda tx: progress.floors(tx, [1])) == {1: {"g": 12}}
 
 
 def test_a_name_out_of_bounds_is_refused(catalog: Catalog) -> None:

@@ -6,11 +6,12 @@ import random
 from collections.abc import Callable
 
 import pytest
+from msgspec import structs
 
 from headrace.catalog import Tx, claims, entries, leases
 from headrace.catalog.memory import Memory
 from headrace.catalog.streams import StreamConfig
-from headrace.groups import names, view
+from headrace.groups import lag, names, view
 from headrace.groups.partitioned import admin, lifecycle
 from headrace.groups.partitioned.filling import PIPELINE
 from headrace.groups.partitioned.names import GroupName
@@ -46,7 +47,13 @@ class Looker:
 
     def _both(self, tx: Tx) -> tuple[list[GroupView], list[GroupView]]:
         every = names.all_names(tx)
-        again = view.views_again(view.picture_of_all(tx, every, self.memories), every)
+        seen, made_us = view.views_again(view.picture_of_all(tx, every, self.memories), every)
+        again = [
+            structs.replace(each, units=lag.aged(each.units, tx.now_us() - made_us[each.group]))
+            if each.group in made_us
+            else each
+            for each in seen
+        ]
         return again, view.views(view.picture_of_all(tx, every), every)
 
 
@@ -201,3 +208,25 @@ def test_a_memory_keeps_what_is_equal() -> None:
     assert memory.each("m", [2, 3], lambda _: {0: [0]}) is second
     memory.forget()
     assert memory.each("m", [2, 3], lambda basis: {n: [n] for n in basis})[2] is not first[2]
+
+
+def test_units_that_did_not_change_are_not_made_again_beside_one_that_did(looker: Looker) -> None:
+    log = looker.log
+    segments = log.stream("orders").segments
+
+    def ack(floors: dict[int, int]) -> None:
+        places = {segments[number].id: Progress(floor, ()) for number, floor in floors.items()}
+        log.catalog.write(lambda tx: join(tx, SHARED, places))
+
+    for number in range(5, 60):  # until there is something in each
+        append(looker.log, number)
+    segments = log.stream("orders").segments
+    assert all(segment.head > 2 for segment in segments)
+    ack({0: 0, 1: segments[1].head, 2: segments[2].head})
+    name = "$share/audit/orders.>"
+    before = {unit.unit: unit for unit in looker.look()[name].units}
+    looker.now_us += 1_000_000
+    ack({0: 2})
+    after = {unit.unit: unit for unit in looker.look()[name].units}
+    assert [unit for unit in before if after[unit] is before[unit]] == ["orders/1", "orders/2"]
+    assert after["orders/0"].floor == 2

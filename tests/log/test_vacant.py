@@ -89,7 +89,7 @@ def test_a_segment_stays_until_every_group_has_passed_it(log: Log) -> None:
     log.catalog.write(lambda tx: progress.put(tx, Progress("let-go", first.id, 3)))
     assert drop(log, named=lambda _tx, _stream: {0}) == ()
     assert drop(log) == (0,)
-    assert log.catalog.read(lambda tx: progress.floors(tx, first.id)) == {}
+    assert log.catalog.read(lambda tx: progress.floors(tx, [first.id])) == {}
 
 
 def test_it_stays_for_a_while_after_it_was_sealed(log: Log) -> None:

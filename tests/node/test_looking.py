@@ -7,6 +7,9 @@ from urllib.parse import quote
 
 import pytest
 
+from headrace.catalog import Tx
+from headrace.groups import decisions
+from headrace.groups.decisions import Decision, What, ranges
 from tests.node.support import LiveClient, RunningNode
 from tests.support import wait_until
 
@@ -66,6 +69,52 @@ def test_lists_are_sorted_filtered_and_paged_by_the_server(filled: RunningNode) 
     assert (len(page["groups"]), page["count"]) == (1, 2)
     refused = filled.ask("GET", "/api/v1/groups?sort=nonsense")
     assert refused.status == 400
+
+
+def test_segments_and_findings_have_lists_of_their_own(filled: RunningNode) -> None:
+    page = filled.get("/streams/orders/segments?sort=-segment&limit=1")
+    assert ([each["segment"] for each in page["segments"]], page["count"]) == ([1], 2)
+    every = filled.get("/streams/orders/segments")["segments"]
+    assert every == filled.get("/streams/orders")["segments"]
+    found = filled.get("/findings")
+    assert found["count"] == len(found["findings"]) == len(filled.get("/overview")["findings"])
+    assert filled.get("/findings?limit=1&q=billing")["findings"][0]["about"] == "orders/billing"
+    of_one = filled.get("/groups/orders%2Fbilling/findings")
+    kept = ("finding", "about", "needs_person")
+    assert [{name: one[name] for name in kept} for one in of_one] == [
+        {name: one[name] for name in kept}
+        for one in found["findings"]
+        if one["about"] == "orders/billing"
+    ]
+    assert filled.ask("GET", "/api/v1/streams/none/segments").status == 404
+    assert filled.ask("GET", "/api/v1/groups/none%2Fnone/fenced").status == 404
+
+
+def test_who_was_fenced_is_listed_by_instance_the_last_first(filled: RunningNode) -> None:
+    assert filled.get("/groups/orders%2Fbilling/fenced") == []
+
+    def fence(tx: Tx) -> None:
+        for instance, token in (("host-1", 3), ("host-2", 4), ("host-1", 5)):
+            one = Decision(
+                what=What.FENCED,
+                reason="taken from it: its tokens are stale",
+                source="m1",
+                instance=instance,
+                units=ranges([0, 1]),
+                token=token,
+            )
+            decisions.record(tx, "orders/billing", [one])
+
+    catalog = filled.hr.log.catalog
+    catalog.write(fence, locks=decisions.locks("orders/billing"))
+    found = filled.get("/groups/orders%2Fbilling/fenced")
+    assert [(each["instance"], each["token"], each["times"]) for each in found] == [
+        ("host-1", 5, 2),
+        ("host-2", 4, 1),
+    ]
+    first = found[0]
+    assert (first["from"], first["units"]) == ("m1", "partitions 0-1")
+    assert first["first_at"] <= first["last_at"]
 
 
 def scanned(node: RunningNode, query: str) -> list[dict[str, Any]]:

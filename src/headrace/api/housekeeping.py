@@ -13,10 +13,11 @@ read one by one.  A failure is logged and tried again at the next look.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, TypeAlias
 
 from headrace.catalog import batches
-from headrace.catalog.streams import Fixed, Limits, Segment
+from headrace.catalog.streams import Fixed, Segment, Stream
 from headrace.epochs.runtime import holding, kept, subscriptions
 from headrace.errors import HeadraceError
 from headrace.groups import chores, vacant
@@ -24,7 +25,7 @@ from headrace.groups.chores import RETENTION, SCALING, SWEEP
 from headrace.groups.partitioned.runtime.filling import PIPELINE
 from headrace.groups.readers import spark_use
 from headrace.host import Host, Stage
-from headrace.log import reserve
+from headrace.log import reserve, retain
 
 if TYPE_CHECKING:
     from headrace.log.log import Log
@@ -45,6 +46,7 @@ class Housekeeper:
         self._every_s = every_s
         self._owner = host.clock.local_name()
         self._compacting = Compacting(host.log)
+        self._tried: Tried = {}
         self._tasks = host.tasks("housekeeping")
         self._tasks.spawn(self._run())
         host.serve(Stage.CHORES, self)
@@ -59,7 +61,7 @@ class Housekeeper:
             await self._host.sleep(self._every_s)
             try:
                 tidied = await self._host.in_thread(
-                    tidy, self._host.log, self._owner, int(self._every_s * 2000)
+                    tidy, self._host.log, self._owner, int(self._every_s * 2000), self._tried
                 )
                 if tidied:
                     await self._host.in_thread(self._compacting.run)
@@ -98,19 +100,26 @@ class Compacting:
         return self._log.catalog.read(lambda tx: batches.has_many(tx, segment.id, BATCHES_MANY))
 
 
-def tidy(log: Log, owner: str, lease_ttl_ms: int) -> bool:
+Tried: TypeAlias = dict[int, tuple[Stream, retain.Cuts]]
+"""Streams as they were when they were last cut, and where: nothing more goes while both stay."""
+
+
+def tidy(log: Log, owner: str, lease_ttl_ms: int, tried: Tried | None = None) -> bool:
     """One round, if this process gets the lease; whether it did.
 
-    The lease is not given back, so that the same process does the next round, too.
+    The lease is not given back, so that the same process does the next round, too, with what it
+    has ``tried``.
     """
     held = log.catalog.leases.get(LEASE)
     if held is not None and held.owner != owner:
         return False
-    lease = log.catalog.leases.acquire(LEASE, owner, lease_ttl_ms)
+    with log.catalog.aside():
+        lease = log.catalog.leases.acquire(LEASE, owner, lease_ttl_ms)
     if lease is None:
         return False
     done: dict[str, tuple[str, bool]] = {}
-    for name, chore in ((RETENTION, _retain), (SCALING, _scale), (SWEEP, _sweep)):
+    retention = partial(_retain, tried={} if tried is None else tried)
+    for name, chore in ((RETENTION, retention), (SCALING, _scale), (SWEEP, _sweep)):
         try:
             note = chore(log)
         except HeadraceError as error:
@@ -120,26 +129,33 @@ def tidy(log: Log, owner: str, lease_ttl_ms: int) -> bool:
         else:
             if note is not None:
                 done[name] = note, False
-    chores.put_done(log.catalog, owner, done)
+    with log.catalog.aside():
+        chores.put_done(log.catalog, owner, done)
     log.empty_graveyard()
     reserve.fill(log.catalog)
     log.catalog.shrink()
     return True
 
 
-def _retain(log: Log) -> str:
+def _retain(log: Log, tried: Tried) -> str:
     removed = 0
     subscriptions.expire(log.catalog)
     spark_use.forget_unused(log.catalog)
     holding.move_floors(log)
     vacant_segments = 0
-    for stream in log.streams(internal=True):
+    streams = log.streams(internal=True)
+    over = log.catalog.read(lambda tx: retain.over(tx, streams), snapshot=True)
+    for stream in streams:
         vacant_segments += vacant.drop_vacant(log, stream)
-        if stream.config.retention != Limits():
+        cuts = over.get(stream.id)
+        if cuts is not None and tried.get(stream.id) != (stream, cuts):
             tails = sum(segment.tail for segment in stream.segments)
             removed += sum(log.trim(stream.name).values()) - tails
+            tried[stream.id] = stream, cuts
         if stream.config.epochs is not None and stream.config.epochs.stored:
             kept.trim_lines(log, stream)
+    for gone in tried.keys() - over.keys():
+        del tried[gone]
     if not vacant_segments:
         return f"{removed} events removed"
     vacant.drop_claims(log)

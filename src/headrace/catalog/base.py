@@ -9,6 +9,7 @@ runs, so that no two writes that share a name interleave and none deadlock.
 
 from __future__ import annotations
 
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -70,6 +71,7 @@ class Catalog(ABC):
         self._frequent = Frequent(self._tell)
         self._clock = CatalogClock()
         self._committer: Committer
+        self._aside = threading.local()
         self._closed = False
 
     @abstractmethod
@@ -114,7 +116,17 @@ class Catalog(ABC):
         only once a later commit was synced.
         """
         self._refuse_if_looked()
-        return self._committer.run(fn, tuple(locks), sync, saying)
+        aside = getattr(self._aside, "now", False)
+        return self._committer.run(fn, tuple(locks), sync, saying, aside=aside)
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """What this thread writes here is no news to whoever looks now and then (:meth:`mark`)."""
+        self._aside.now = True
+        try:
+            yield
+        finally:
+            self._aside.now = False
 
     def _refuse_if_looked(self) -> None:
         if self.looked:
@@ -175,8 +187,11 @@ class Catalog(ABC):
     def _tell(self, channels: set[str]) -> None:
         """Wake whoever waits on ``FREQUENT`` channels, in any process, without a commit."""
 
-    def mark(self) -> tuple[int, ...]:
-        """Numbers that differ after anybody has committed anything; costs next to nothing."""
+    def mark(self, *, aside: bool = True) -> tuple[int, ...]:  # noqa: ARG002
+        """Numbers that differ after anybody has committed anything; costs next to nothing.
+
+        Without ``aside`` they may be the same after what this program has written aside.
+        """
         return (int(self.read(lambda tx: tx.rows(self._mark_query))[0][0]),)
 
     def size_bytes(self) -> int:

@@ -60,6 +60,8 @@ class Committer:
         self._lock = threading.Lock()
         self._ready: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
         self.commits = 0
+        self.asides = 0
+        """Commits of nothing but what was written aside."""
         self.operations = 0
         self.inline = False
         """Whether every write is committed on its caller's thread (driven tests)."""
@@ -91,11 +93,14 @@ class Committer:
         locks: tuple[str, ...],
         sync: bool,
         saying: Saying | None = None,
+        *,
+        aside: bool = False,
     ) -> T:
         """Commit a write and return its result, on this thread if nobody else is committing."""
         if self._turn._is_owned():  # type: ignore[attr-defined]
             raise CatalogError("a write within a write would wait for itself; put them in one")
         operation = Operation(fn, locks, sync, nobody, saying)
+        operation.aside = aside
         # Alone: an interrupt that hits this thread must not fail the writes of others.
         if not self._try([operation], wait=self.inline or self._driver.direct):
             over = Bell()
@@ -326,6 +331,7 @@ class Committer:
                 operation.channels.clear()
             return self._transact(driver, group, settled=True)
         self.commits += 1
+        self.asides += group[0].aside and all(operation.aside for operation in group)
         self.operations += done
         if late:
             self._frequent.later(late)

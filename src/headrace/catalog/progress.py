@@ -72,6 +72,16 @@ def subscribed(tx: Tx, stream_id: int) -> list[str]:
     return [str(row[0]) for row in rows]
 
 
+def subscribed_to(tx: Tx, stream_ids: Sequence[int]) -> dict[int, list[str]]:
+    """As :func:`subscribed`, of several streams."""
+    found: dict[int, list[str]] = {}
+    for part, marks in in_parts(stream_ids):
+        query = f"SELECT stream_id, group_name FROM subscriptions WHERE stream_id IN ({marks})"
+        for stream_id, group in tx.rows(query, tuple(part)):
+            found.setdefault(int(stream_id), []).append(str(group))
+    return found
+
+
 @lru_cache(maxsize=256)
 def channel(group: str) -> str:
     """The channel that is told, a few times a second at most, that the group's progress moved."""
@@ -171,6 +181,11 @@ def forget(tx: Tx, group: str) -> None:
     tx.execute("DELETE FROM subscriptions WHERE group_name = ?", (group,))
 
 
-def floors(tx: Tx, segment_id: int) -> dict[str, int]:
-    rows = tx.rows("SELECT group_name, floor FROM progress WHERE segment_id = ?", (segment_id,))
-    return {str(group): int(floor) for group, floor in rows}
+def floors(tx: Tx, segment_ids: Sequence[int]) -> dict[int, dict[str, int]]:
+    """{segment id: {reader: its floor}} of those that have come anywhere."""
+    found: dict[int, dict[str, int]] = {}
+    for part, marks in in_parts(segment_ids):
+        query = f"SELECT segment_id, group_name, floor FROM progress WHERE segment_id IN ({marks})"
+        for segment_id, group, floor in tx.rows(query, tuple(part)):
+            found.setdefault(int(segment_id), {})[str(group)] = int(floor)
+    return found

@@ -284,8 +284,9 @@ class SqliteCatalog(Catalog):
             raise translate(error, self.where) from error
         return True
 
-    def mark(self) -> tuple[int, ...]:
-        return (self._others(), self._committer.commits)
+    def mark(self, *, aside: bool = True) -> tuple[int, ...]:
+        made = self._committer.commits - (0 if aside else self._committer.asides)
+        return (self._others(), made)
 
     def size_bytes(self) -> int:
         files = (self._path, self._path.with_name(FILE + "-wal"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import chain
 
 from headrace.catalog.transaction import Query, Row, Tx
@@ -17,10 +18,15 @@ SEALED = 11
 """Where ``sealed_us`` stands, behind the stream."""
 
 
-def read_segments(tx: Tx, rows: list[Row]) -> tuple[list[Row], list[Row]]:
-    """The rows of the segments of streams, and of their edges."""
+def read_segments(
+    tx: Tx, rows: list[Row], many: Sequence[Query] | None = None
+) -> tuple[list[Row], list[Row]]:
+    """The rows of the segments of streams, and of their edges.
+
+    ``many`` are the queries for both where the streams are not few; without them all are read.
+    """
     if len(rows) > FEW:
-        queries = [*asking_segments()]
+        queries = [*(asking_segments() if many is None else many)]
     else:
         each = [asking_segments("WHERE stream_id = ? ", (row[0],)) for row in rows]
         queries = [query for both in each for query in both]

@@ -195,7 +195,7 @@ def all_streams(
     first, *others = asking_all(internal=internal)
     if tx.lazy:
         rows = tx.rows(*first)
-        read = (rows, *read_segments(tx, rows))
+        read = (rows, *read_segments(tx, rows, None if internal else others))
     else:  # a server far away is asked for all at once
         rows, segments, edges = tx.together(first, *others)
         read = (rows, segments, edges)

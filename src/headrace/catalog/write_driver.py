@@ -16,7 +16,7 @@ Done = Callable[[Any, BaseException | None], None]
 class Operation:
     """A function to run in a write transaction, and whom to tell how it went."""
 
-    __slots__ = ("channels", "done", "error", "fn", "locks", "result", "saying", "sync")
+    __slots__ = ("aside", "channels", "done", "error", "fn", "locks", "result", "saying", "sync")
 
     def __init__(
         self,
@@ -35,6 +35,8 @@ class Operation:
         self.result: Any = None
         self.error: BaseException | None = None
         self.channels: set[str] = set()
+        self.aside = False
+        """Whether whoever looks at the catalog now and then need not look again for it."""
 
 
 class WriteDriver(ABC):

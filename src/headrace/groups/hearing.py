@@ -6,8 +6,10 @@ so until then a process that was killed looks as if it were well; when it was la
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from datetime import datetime
+from functools import lru_cache
 
 import msgspec
 
@@ -19,8 +21,10 @@ SILENT_PART = 0.6
 """Silent for more than this part of its lease, at least one renewal did not come."""
 SETTLED_S = 60.0
 """So long after a lease has ended, time alone changes nothing of what is said of its holder."""
+FOREVER_US = sys.maxsize
+SILENT = "silent"
 
-WELL, SILENT, ENDED = "well", "silent", "ended"
+_moment = lru_cache(maxsize=1)(moment)
 
 
 def heard_at(lease: Ended) -> datetime | None:
@@ -38,13 +42,18 @@ def silence_s(lease: Ended, now_us: int) -> float | None:
     )
 
 
-def phase(lease: Ended | None, now_us: int) -> str | None:
-    """How it is with the holder of a lease; None just after its end, when much is still said."""
+def same_until(lease: Ended | None, now_us: int) -> int:
+    """Up to when it is with the holder of a lease as it is now: well, silent or gone.
+
+    Just after the end of the lease much is still said: that is now and no longer.
+    """
     if lease is None:
-        return ENDED
-    if lease.expires_us > now_us:
-        return WELL if silence_s(lease, now_us) is None else SILENT
-    return ENDED if now_us - lease.expires_us > SETTLED_S * 1e6 else None
+        return FOREVER_US
+    if lease.expires_us <= now_us:
+        return FOREVER_US if now_us - lease.expires_us > SETTLED_S * 1e6 else now_us
+    if not lease.heard_us or silence_s(lease, now_us) is not None:
+        return lease.expires_us - 1
+    return lease.heard_us + int(SILENT_PART * (lease.expires_us - lease.heard_us))
 
 
 def heard(member: GroupMember, lease: Ended, now_us: int) -> GroupMember:
@@ -53,7 +62,7 @@ def heard(member: GroupMember, lease: Ended, now_us: int) -> GroupMember:
     if silent_s is None:
         return msgspec.structs.replace(member, heard_at=heard_at(lease))
     why = f"{_silence(silent_s)}; its lease ends {moment_words(lease.expires_us)}"
-    return msgspec.structs.replace(member, state="silent", why=why, heard_at=heard_at(lease))
+    return msgspec.structs.replace(member, state=SILENT, why=why, heard_at=heard_at(lease))
 
 
 def silent(group: str, members: Iterable[GroupMember]) -> list[Finding]:
@@ -67,7 +76,7 @@ def silent(group: str, members: Iterable[GroupMember]) -> list[Finding]:
             needs_person=False,
         )
         for member in members
-        if member.state == "silent"
+        if member.state == SILENT
     ]
 
 
@@ -87,18 +96,23 @@ def silent_leader(group: str, lease: Ended, now_us: int) -> Finding:
     )
 
 
+def tells_silence(view: GroupView) -> bool:
+    """Whether a view tells for how long somebody was not heard."""
+    return any(each.finding in _OF_SILENCE for each in view.findings)
+
+
 def aged(view: GroupView, now_us: int) -> GroupView:
-    """A view of which nothing has changed but that who was silent is so for longer."""
-    if not any(each.finding in _OF_SILENCE for each in view.findings):
-        return view
-    now = moment(now_us)
-    members = tuple(_aged(member, now) for member in view.members)
+    """A view that :func:`tells_silence`, where only that silence is longer now."""
+    now = _moment(now_us)
+    members = tuple([_aged(each, now) if each.state == SILENT else each for each in view.members])
     told = iter(silent(view.group, members))
     found = []
     for each in view.findings:
-        if each.finding == "member_silent":
+        if each.finding not in _OF_SILENCE:
+            pass
+        elif each.finding == "member_silent":
             each = next(told)
-        elif each.finding == "leader_silent" and view.leader and view.leader_heard_at:
+        elif view.leader and view.leader_heard_at:
             silent_s = (now - view.leader_heard_at).total_seconds()
             sentence = _silent_leader(view.leader, silent_s)
             each = msgspec.structs.replace(each, sentence=sentence)
@@ -110,7 +124,7 @@ _OF_SILENCE = ("member_silent", "leader_silent")
 
 
 def _aged(member: GroupMember, now: datetime) -> GroupMember:
-    if member.state != "silent" or member.heard_at is None:
+    if member.heard_at is None:
         return member
     _, _, rest = member.why.partition("; ")
     said = _silence((now - member.heard_at).total_seconds())

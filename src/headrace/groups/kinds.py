@@ -23,9 +23,15 @@ from headrace.groups.shapes import GroupLag, GroupView
 
 
 class Basis(NamedTuple):
-    """All that a view of a group is made of, but the time."""
+    """All that a view of a group is made of, but the time.
+
+    Nothing of it is from elsewhere than a picture's entries, streams, claims, leases, progress and
+    ``own``.
+    """
 
     parts: tuple[object, ...]
+    readers: tuple[str, ...]
+    """Those whose progress is among the parts."""
     leases: tuple[Ended | None, ...]
     """While nothing changes about them, a view changes with time only in its lag, and in how long
     who is silent was not heard."""

@@ -121,6 +121,16 @@ def aged(units: Sequence[UnitView], by_us: int) -> tuple[UnitView, ...]:
     )
 
 
+def later(unit: UnitView, reached: Reached | None, now_us: int) -> UnitView:
+    """A unit as :func:`unit_view` made it of this progress, at another time."""
+    if reached is None or not unit.events or reached.size_bytes is None:
+        return unit
+    created_us = reached.created_us
+    age_us = 0 if created_us is None else max(0, now_us - created_us)
+    seconds = age_us / 1e6
+    return unit if seconds == unit.seconds else replace(unit, seconds=seconds)
+
+
 def later_s(seconds: float, by_us: int) -> float:
     """How long ago something was that was so long ago; 0 if nothing was."""
     return (round(seconds * 1e6) + by_us) / 1e6 if seconds else 0.0

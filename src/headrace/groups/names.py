@@ -25,7 +25,6 @@ from functools import lru_cache
 from importlib import import_module
 
 import msgspec
-from msgspec.structs import astuple
 
 from headrace.catalog import Tx, entries
 from headrace.catalog.keys import named
@@ -69,7 +68,7 @@ class FullName(msgspec.Struct, frozen=True, order=True):
     @property
     def key(self) -> str:
         """The name under which the catalog keeps it: of its entry, its claims and its progress."""
-        return _form(self.family).key(self)
+        return _key(self)
 
     @property
     def partitioned(self) -> GroupName:
@@ -114,6 +113,11 @@ def _form(family: str) -> NameForm:
     if family not in _forms:
         import_module(_later[family])
     return _forms[family]
+
+
+@lru_cache(maxsize=NAMES_KNOWN)
+def _key(name: FullName) -> str:
+    return _form(name.family).key(name)
 
 
 def families() -> tuple[str, ...]:
@@ -184,7 +188,7 @@ def resolve(tx: Tx, text: str) -> FullName:
 def all_names(tx: Tx) -> list[FullName]:
     """Every group of every kind that the catalog has, sorted."""
     every = [name for family in families() for name in _form(family).listed(tx)]
-    return sorted(every, key=astuple)
+    return sorted(every)
 
 
 def _nearest(wanted: FullName, known: list[FullName]) -> list[FullName]:
@@ -231,12 +235,16 @@ def _of_shared_key(key: str) -> FullName:
 def _in_buckets(
     buckets: tuple[str, ...], of_key: Callable[[str], FullName]
 ) -> Callable[[Tx], list[FullName]]:
+    @lru_cache(maxsize=NAMES_KNOWN)
+    def read(bucket: str, key: str) -> FullName:
+        return named(bucket, key, of_key)
+
     def listed(tx: Tx) -> list[FullName]:
         found = []
         for bucket in buckets:
             for key in entries.keys(tx, bucket, ""):
                 with left_out():
-                    found.append(named(bucket, key, of_key))
+                    found.append(read(bucket, key))
         return found
 
     return listed

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 import msgspec
 
@@ -24,7 +24,7 @@ from headrace.catalog.leases import Ended
 from headrace.catalog.memory import Memory
 from headrace.catalog.overview import Claimed, KnownProgress, Reached
 from headrace.catalog.streams import Segment, Stream
-from headrace.groups.lag import OffsetRanges, is_exact, missed, unit_view
+from headrace.groups.lag import OffsetRanges, is_exact, later, missed, unit_view
 from headrace.groups.shapes import UnitView
 
 MARKERS_MAX = 100_000
@@ -52,6 +52,9 @@ class Memories(Memory):
 
 UnitFrame: TypeAlias = tuple[Segment, UnitView]
 """A unit but for what is acked of it; ``exact`` if all that its segment holds counts."""
+
+_MadeUnit: TypeAlias = tuple[Segment, UnitView, Reached | None, UnitView]
+"""A unit that was made, and what it was made of: segment, frame, progress."""
 
 
 class CatalogReach(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,6 +87,9 @@ class Picture(msgspec.Struct, kw_only=True):
     wanted: set[int] = set()
     public: tuple[Stream, ...] = ()
     """The streams that people made."""
+    rest: object = None
+    """The same object as at the last look if entries, streams, claims, leases and ``own`` are the
+    same; all that may have changed is progress."""
 
     def reached(self, reader: str, segment: Segment) -> Reached | None:
         """How far a reader has come in a segment, with the batch that comes next."""
@@ -115,14 +121,31 @@ class Picture(msgspec.Struct, kw_only=True):
     def units(
         self, frames: Iterable[UnitFrame], reader: str, begun: Mapping[int, Reached] | None = None
     ) -> list[UnitView]:
-        """The units of a reader; ``begun`` if it has come further than its progress says."""
+        """The units of a reader; ``begun`` if it has come further than its progress says.
+
+        Where one of a group's units has changed, the others are only older.
+        """
         known = self.progress.get(reader, {}) if begun is None else begun
         now_us = self.now_us
+        before = cast(dict[int, _MadeUnit], self.memory.last(("parts", reader)) or {})
+        kept: dict[int, _MadeUnit] = {}
         found = []
         for segment, frame in frames:
-            reached = known.get(segment.id) or self.reached(reader, segment)
-            markers = self.markers(reached, segment) if segment.markers else 0
-            found.append(unit_view(frame, reached, segment, now_us, markers))
+            id = segment.id
+            reached = known.get(id) or self.reached(reader, segment)
+            if segment.markers:
+                markers = self.markers(reached, segment)
+                found.append(unit_view(frame, reached, segment, now_us, markers))
+                continue
+            made = before.get(id)
+            if made is None or made[0] is not segment or made[1] is not frame or made[2] != reached:
+                unit = unit_view(frame, reached, segment, now_us)
+                made = segment, frame, reached, unit
+            else:
+                unit = later(made[3], reached, now_us)
+            kept[id] = made
+            found.append(unit)
+        self.memory.keep(("parts", reader), kept)
         return found
 
     def held(self, lease: str) -> Ended | None:
@@ -165,6 +188,9 @@ def take(
     public = tuple(stream for stream in known.values() if not stream.config.internal)
     segments = [s for stream in known.values() for s in stream.segments if s.markers]
     few = sum(segment.markers for segment in segments) <= MARKERS_MAX
+    claims = overview.claims(tx, readers, memory)
+    leases = overview.leases(tx, None if reach is None else reach.leases, memory)
+    rest = entries, known, claims, leases, own
     return Picture(
         tx=tx,
         now_us=tx.now_us(),
@@ -173,13 +199,14 @@ def take(
         progress=overview.progress(tx, readers)
         if memories is None
         else _progress(tx, tuple(known.values()), memories),
-        claims=overview.claims(tx, readers, memory),
-        leases=overview.leases(tx, None if reach is None else reach.leases, memory),
+        claims=claims,
+        leases=leases,
         memory=memory,
         own=own,
         marked=overview.markers(tx, [s.id for s in segments]) if few else None,
         wanted=set(),
         public=public,
+        rest=memory.made("rest", rest, lambda _: object()),
     )
 
 

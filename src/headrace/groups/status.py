@@ -6,7 +6,7 @@ groups are about to read, up to a bound.  Files are not opened for it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 
 import msgspec
@@ -116,9 +116,11 @@ def status_of(
     *,
     thorough: bool = True,
 ) -> CatalogStatus:
-    """The status that a picture and its groups show; less thorough, without streams and damage."""
-    groups = [msgspec.structs.replace(each, units=()) for each in seen]
-    found = [finding for each in groups for finding in _findings(each, behind_s)]
+    """The status that a picture and its groups show.
+
+    Less thorough, it is without streams, groups and damage.
+    """
+    found = [finding for each in seen for finding in _findings(each, behind_s)]
     found += [*_unreadable(picture), *_damaged(picture)] if thorough else []
     if any(stream.config.epochs is not None for stream in picture.public):
         # Loaded where there are some: a look at groups does without it.
@@ -130,7 +132,7 @@ def status_of(
         seen_at=moment(picture.now_us),
         well=not findings.needs_person(found),
         streams=tuple(_streams(picture, seen)) if thorough else (),
-        groups=tuple(groups),
+        groups=tuple(msgspec.structs.replace(each, units=()) for each in seen) if thorough else (),
         pipeline=_pipeline(picture, seen),
         sessions=tuple(_sessions(picture)),
         chores=tuple(_chores(picture.tx)),
@@ -148,8 +150,10 @@ def consumers(seen: Iterable[GroupView], stream: str) -> list[GroupView]:
     return found
 
 
-def _findings(group: GroupView, behind_s: float) -> list[Finding]:
-    """What is wanting of a group, with another idea of what is far behind."""
+def _findings(group: GroupView, behind_s: float) -> Sequence[Finding]:
+    """What is wanting of a group, perhaps with another idea of what is far behind."""
+    if behind_s == BEHIND_S:
+        return group.findings
     rest = [each for each in group.findings if each.finding != "behind"]
     return [*rest, *(f for f in findings.of_lag(group.lag, behind_s) if f.finding == "behind")]
 

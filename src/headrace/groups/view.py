@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
+from operator import is_
 from typing import NamedTuple, TypeVar, cast
 
 import msgspec
@@ -15,6 +17,7 @@ import msgspec
 from headrace.catalog import Tx, overview
 from headrace.errors import HeadraceError
 from headrace.groups import findings, hearing, kinds, lag, names
+from headrace.groups.hearing import FOREVER_US
 from headrace.groups.kinds import Basis
 from headrace.groups.names import FullName
 from headrace.groups.picture import Memories, Picture, take
@@ -56,17 +59,47 @@ class _Made(NamedTuple):
     """A view that was made before."""
 
     basis: Basis
-    phases: tuple[str, ...]
     view: GroupView
     at_us: int
+    until_us: int
+    """Up to this moment time alone changes only its ages."""
+    silent: bool
+    """Whether it tells for how long somebody was not heard."""
+    rest: object
+    """What the rest of the catalog was, but for progress (:attr:`Picture.rest`)."""
+    reached: tuple[object, ...]
+    """The progress of its readers."""
+
+    def holds(self, picture: Picture) -> bool:
+        """Whether it is only older, as far as can be told without its basis."""
+        if picture.rest is not self.rest or not self.at_us <= picture.now_us <= self.until_us:
+            return False
+        return all(map(is_, map(picture.progress.get, self.basis.readers), self.reached))
+
+    def aged(self, now_us: int, made_us: dict[str, int]) -> GroupView:
+        """The view of now."""
+        view = _aged(self.view, now_us - self.at_us)
+        if self.view.lag.seconds:
+            made_us[view.group] = self.at_us
+        return hearing.aged(view, now_us) if self.silent else view
 
 
-def views_again(picture: Picture, wanted: list[FullName]) -> list[GroupView]:
-    """As :func:`views`; one that is made of the same as before is only aged."""
-    return _each(picture, wanted, _again)
+def views_again(picture: Picture, wanted: list[FullName]) -> tuple[list[GroupView], dict[str, int]]:
+    """As :func:`views`; one that is made of the same as before is only aged.
+
+    Its units are not, since hardly anybody looks at them: they are as they were at the moment that
+    stands beside (by the group's name; without one they are as they are now).  ``lag.aged`` does it
+    for whoever looks.
+    """
+    made_us: dict[str, int] = {}
+    return _each(picture, wanted, partial(_again, made_us=made_us)), made_us
 
 
-def _again(name: FullName, picture: Picture) -> GroupView:
+def _again(name: FullName, picture: Picture, made_us: dict[str, int]) -> GroupView:
+    memory, now_us = picture.memory, picture.now_us
+    known = cast(_Made | None, memory.last(("view", name)))
+    if known is not None and known.holds(picture):
+        return known.aged(now_us, made_us)
     kind = kinds.kind(name.family)
     try:
         basis = None if kind is None else kind.basis(name, picture)
@@ -74,15 +107,18 @@ def _again(name: FullName, picture: Picture) -> GroupView:
         basis = None
     if basis is None:
         return _view(name, picture)
-    now_us = picture.now_us
-    known = cast(_Made | None, picture.memory.last(("view", name)))
-    phases = _phases(basis, now_us)
-    if known is not None and known.basis == basis and known.phases == phases:
-        return hearing.aged(_aged(known.view, now_us - known.at_us), now_us)
+    reached = tuple([picture.progress.get(reader) for reader in basis.readers])
+    if known is not None and known.at_us <= now_us <= known.until_us and known.basis == basis:
+        known = known._replace(rest=picture.rest, reached=reached)
+        memory.keep(("view", name), known)
+        return known.aged(now_us, made_us)
     before = len(picture.wanted)
     made = _view(name, picture)
-    if phases is not None and len(picture.wanted) == before and _can_age(made):
-        picture.memory.keep(("view", name), _Made(basis, phases, made, now_us))
+    until_us = min([hearing.same_until(each, now_us) for each in basis.leases], default=FOREVER_US)
+    if until_us > now_us and len(picture.wanted) == before and _can_age(made):
+        silent = hearing.tells_silence(made)
+        this = _Made(basis, made, now_us, until_us, silent, picture.rest, reached)
+        memory.keep(("view", name), this)
     return made
 
 
@@ -94,15 +130,8 @@ def _can_age(made: GroupView) -> bool:
     return all(unit.seconds for unit in made.units if unit.events)
 
 
-def _phases(basis: Basis, now_us: int) -> tuple[str, ...] | None:
-    """How it is with those who hold the leases; None where time alone changes what is said."""
-    found = [hearing.phase(lease, now_us) for lease in basis.leases]
-    phases = tuple([each for each in found if each is not None])
-    return phases if len(phases) == len(found) else None
-
-
 def _aged(view: GroupView, by_us: int) -> GroupView:
-    """A view of which nothing has changed but that it is later."""
+    """A view of which nothing has changed but that it is later, without its units."""
     before = view.lag
     if not before.seconds:
         return view
@@ -115,8 +144,7 @@ def _aged(view: GroupView, by_us: int) -> GroupView:
     if behind.seconds > findings.BEHIND_S:
         rest = [each for each in found if each.finding not in findings.OF_LAG]
         found = (*rest, *findings.of_lag(behind))
-    units = lag.aged(view.units, by_us)
-    return msgspec.structs.replace(view, lag=behind, units=units, findings=found)
+    return msgspec.structs.replace(view, lag=behind, findings=found)
 
 
 def _each(

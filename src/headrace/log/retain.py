@@ -7,7 +7,7 @@ removed, so a little more may be kept than the policy asks for, and never less.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -130,19 +130,42 @@ def _counted(tx: Tx, segment: Segment, place: Place) -> Place:
     return msgspec.structs.replace(place, markers=found)
 
 
+def over(tx: Tx, streams: Sequence[Stream]) -> dict[int, Cuts]:
+    """Where those of some streams may be cut whose policies let something go, by their ids."""
+    bound = [stream for stream in streams if stream.config.retention != Limits()]
+    waiting = [stream for stream in bound if not isinstance(stream.config.retention, Limits)]
+    floors = dict(zip([stream.id for stream in waiting], _floors(tx, waiting), strict=True))
+    now_us, places = tx.now_us(), read_places(tx)
+    found = {}
+    for stream in bound:
+        cuts = plan(stream, now_us, places, floors.get(stream.id, {}))
+        if any(cuts.get(segment.number, 0) > segment.tail for segment in stream.segments):
+            found[stream.id] = cuts
+    return found
+
+
 def read_floors(tx: Tx, stream: Stream) -> dict[int, int | None]:
     """The lowest floor of the subscribed groups in each segment, and of regions that copy it.
 
     Where there are no groups nothing goes, however far other regions have come.
     """
-    groups = progress.subscribed(tx, stream.id)
-    linked = [segment.id for segment in stream.segments if segment.lane is not None]
+    return _floors(tx, [stream])[0]
+
+
+def _floors(tx: Tx, streams: Sequence[Stream]) -> list[dict[int, int | None]]:
+    """As :func:`read_floors`, of several streams."""
+    groups = progress.subscribed_to(tx, [stream.id for stream in streams])
+    segments = [segment for stream in streams for segment in stream.segments]
+    floors = progress.floors(tx, [segment.id for segment in segments])
+    linked = [segment.id for segment in segments if segment.lane is not None]
     taken = replicas.taken(tx, linked) if linked else {}
-    found: dict[int, int | None] = {}
-    for segment in stream.segments:
-        floors = progress.floors(tx, segment.id)
-        floor = min((floors.get(group, 0) for group in groups), default=None)
-        if floor is not None:
-            floor = min([floor, *taken.get(segment.id, {}).values()])
-        found[segment.number] = floor
-    return found
+
+    def floor_of(stream: Stream, segment: Segment) -> int | None:
+        reached = floors.get(segment.id, {})
+        floor = min((reached.get(group, 0) for group in groups.get(stream.id, ())), default=None)
+        return None if floor is None else min([floor, *taken.get(segment.id, {}).values()])
+
+    return [
+        {segment.number: floor_of(stream, segment) for segment in stream.segments}
+        for stream in streams
+    ]

@@ -84,7 +84,7 @@ class NodeApp:
         if path == "/readyz":
             return _plain(200, "ready") if node.is_ready else _plain(503, "not ready")
         if path == "/metrics":
-            return self._metrics(request)
+            return await self._metrics(request)
         if path.startswith(PREFIX + "/") or path == PREFIX:
             return await self._api(request)
         if request.method not in ("GET", "HEAD"):
@@ -94,11 +94,12 @@ class NodeApp:
             raise not_there("such page")
         return found
 
-    def _metrics(self, request: Request) -> Response:
+    async def _metrics(self, request: Request) -> Response:
         who = self._node.gate.who(request)
         if who.scoped:
             raise not_there("such page")
         media = "text/plain; version=1.0.0; charset=utf-8"
+        await self._node.observer.recent()
         return Response(self._node.metrics(), media_type=media, headers=_NO_STORE)
 
     async def _api(self, request: Request) -> Response:

@@ -52,6 +52,8 @@ class History:
         """(when, events so far, bytes so far) of the last look: rates are differences."""
         self.rates: dict[Key, float] = {}
         self._trends: dict[Key, tuple[int, tuple[float, ...]]] = {}
+        self._seen: dict[Key, tuple[float, ...]] = {}
+        """The figures of the last look."""
 
     def add(self, look: Look) -> None:
         """What a look saw."""
@@ -72,8 +74,21 @@ class History:
             kept = sum(segment.events for segment in stream.segments)
             self._put(key, at_s, (rate, bytes_rate, kept))
         for key in self._totals.keys() - seen:
-            for own in (self._totals, self.rates, self._series, self._trends):
+            for own in (self._totals, self.rates, self._series, self._trends, self._seen):
                 own.pop(key, None)
+
+    def still(self, at_s: float, later_s: float) -> None:
+        """Nothing has changed since the last look, which was so long ago."""
+        for key, seen in self._seen.items():
+            if key[0] == GROUP:
+                events, seconds, _ = seen
+                figures = events, seconds + later_s if seconds else 0.0, 0.0
+            else:
+                figures = 0.0, 0.0, seen[2]
+            self.rates[key] = 0.0
+            _, total, size = self._totals[key]
+            self._totals[key] = at_s, total, size
+            self._series_put(key, at_s, figures)
 
     def _rate(self, key: Key, at_s: float, total: float, size: float) -> tuple[float, float]:
         before = self._totals.get(key)
@@ -90,6 +105,11 @@ class History:
         return self.rates[key], max(0.0, (size - before[2]) / span_s)
 
     def _put(self, key: Key, at_s: float, figures: tuple[float, ...]) -> None:
+        """What was seen of a thing just now."""
+        self._seen[key] = figures
+        self._series_put(key, at_s, figures)
+
+    def _series_put(self, key: Key, at_s: float, figures: tuple[float, ...]) -> None:
         series = self._series.get(key)
         if series is None:
             if len(self._series) >= SERIES_MAX:
@@ -137,7 +157,7 @@ class History:
             except (msgspec.MsgspecError, ValueError):
                 continue
             if len(figures) == WIDTH:
-                self._put((what, name), at_s, tuple(figures))
+                self._series_put((what, name), at_s, tuple(figures))
 
 
 def load(log: Log, history: History, span_s: int) -> None:
@@ -153,6 +173,11 @@ def load(log: Log, history: History, span_s: int) -> None:
 
 def store(log: Log, history: History, owner: str, span_s: int) -> bool:
     """Append the last minute, if this node holds the lease; whether it does."""
+    with log.catalog.aside():
+        return _store(log, history, owner, span_s)
+
+
+def _store(log: Log, history: History, owner: str, span_s: int) -> bool:
     lease = log.catalog.leases.acquire(LEASE, owner, LEASE_TTL_MS)
     if lease is None:
         held = log.catalog.leases.get(LEASE)

@@ -264,9 +264,9 @@ class Live:
         sent = []
         for watched in listener.watched:
             kind, _, name = watched.partition(":")
-            if kind == "group" and name in names and name in look.groups:
-                view = look.groups[name]
-                if listener.who.sees_group(view, look):
+            if kind == "group" and name in names:
+                view = look.whole(name)
+                if view is not None and listener.who.sees_group(view, look):
                     sent.append(_event("group", id, _bounded(view)))
         return sent
 

@@ -53,7 +53,7 @@ def look(catalog: Catalog, before: Look | None, memories: Memories | None = None
 def _read(tx: Tx, before: Look | None, memories: Memories) -> Looked:
     every = names.all_names(tx)
     picture = view.picture_of_all(tx, every, memories)
-    seen = view.views_again(picture, every)
+    seen, units_us = view.views_again(picture, every)
     status = status_of(picture, seen, thorough=False)
     counts = decisions.counts(tx)
     made = Look(
@@ -61,6 +61,7 @@ def _read(tx: Tx, before: Look | None, memories: Memories) -> Looked:
         seen_us=picture.now_us,
         streams={stream.name: stream for stream in picture.public},
         groups={each.group: each for each in seen},
+        units_us=units_us,
         consumers=_consumers(seen),
         findings=status.findings,
         pipeline=records.status_of(
@@ -81,6 +82,9 @@ def _consumers(seen: list[GroupView]) -> dict[str, tuple[str, ...]]:
     """The groups of each stream: by name, or by the units of one that has a filter."""
     found: dict[str, list[str]] = {}
     for each in seen:
+        if each.stream and not each.streams:
+            found.setdefault(each.stream, []).append(each.group)
+            continue
         named = {*each.streams, *([each.stream] if each.stream else ())}
         for stream in sorted(named or {unit.stream for unit in each.units}):
             found.setdefault(stream, []).append(each.group)
@@ -90,15 +94,20 @@ def _consumers(seen: list[GroupView]) -> dict[str, tuple[str, ...]]:
 def _letters(picture: Picture, every: list[FullName]) -> dict[str, int]:
     """How many letters of each group are neither put back nor discarded."""
     found = {}
-    for name in every:
-        stream = picture.streams.get(stream_of(name.key))
+    for name, called in picture.memory.made("dead letters", every, _called):
+        stream = picture.streams.get(called)
         if stream is not None and stream.segments:
             segment = stream.segments[0]
             reached = picture.reached(stream.name, segment)
             left = unit_view(_ANY, reached, segment, picture.now_us).events
             if left:
-                found[str(name)] = left
+                found[name] = left
     return found
+
+
+def _called(every: list[FullName]) -> list[tuple[str, str]]:
+    """Groups, and what the streams of their letters are called."""
+    return [(str(name), stream_of(name.key)) for name in every]
 
 
 def _decided(tx: Tx, counts: Mapping[str, int], before: Look | None) -> list[Decision]:

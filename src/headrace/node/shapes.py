@@ -8,6 +8,7 @@ from datetime import datetime
 import msgspec
 
 from headrace.catalog.streams import Stream
+from headrace.groups import lag
 from headrace.groups.decisions import Decision
 from headrace.groups.findings import moment
 from headrace.groups.shapes import Finding, GroupView
@@ -25,6 +26,8 @@ class Look(msgspec.Struct, frozen=True, kw_only=True):
     streams: Mapping[str, Stream]
     """Those that people made."""
     groups: Mapping[str, GroupView]
+    units_us: Mapping[str, int]
+    """When the units of a group were as they stand there, if that is not now."""
     consumers: Mapping[str, tuple[str, ...]]
     """The groups of each stream."""
     findings: tuple[Finding, ...]
@@ -40,6 +43,13 @@ class Look(msgspec.Struct, frozen=True, kw_only=True):
     catalog_bytes: int
     cpu_s: float
     """What the look cost."""
+
+    def whole(self, name: str) -> GroupView | None:
+        """A group with its units as old as they are."""
+        view, made_us = self.groups.get(name), self.units_us.get(name)
+        if view is None or made_us is None:
+            return view
+        return msgspec.structs.replace(view, units=lag.aged(view.units, self.seen_us - made_us))
 
 
 class StreamLine(msgspec.Struct, frozen=True, kw_only=True):

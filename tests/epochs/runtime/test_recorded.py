@@ -108,14 +108,14 @@ def test_a_subscription_that_nobody_holds_is_found_and_forgotten(catalog_url: st
         async with hr.epochs("a", **options) as found:
             await (await anext(aiter(found))).ack()
             await asyncio.sleep(0.1)
-            housekeeping._retain(hr.log)
+            housekeeping._retain(hr.log, {})
             assert [one.expiry_ms for one in await hr.epoch_subscriptions()] == [50]
         async with hr.epochs("a", name="daily", start="earliest"):
             pass
         unread = [one for one in await findings(hr, behind_s=0) if "unread" in one.finding]
         assert [one.sentence.split()[1] for one in unread] == ["daily"]  # report has acked all
         await asyncio.sleep(0.1)
-        housekeeping._retain(hr.log)
+        housekeeping._retain(hr.log, {})
         assert [one.name for one in await hr.epoch_subscriptions()] == ["daily"]
         decided = await hr.epoch_decisions("a")
         assert ("evicted", "report") in {(one.what.value, one.member) for one in decided}
@@ -134,10 +134,10 @@ def test_one_whose_start_was_never_chosen_holds_nothing_back_for_ever(
         assert form is not None
         await form.take(["a"], "whole", None, None)  # and then the program is killed
         await run_out(hr, epoch_subscriptions.lease_name("x"))
-        housekeeping._retain(hr.log)
+        housekeeping._retain(hr.log, {})
         assert len(await hr.epoch_subscriptions()) == 1
         monkeypatch.setattr(subscriptions, "UNCHOSEN_US", 1000)
-        housekeeping._retain(hr.log)
+        housekeeping._retain(hr.log, {})
         assert await hr.epoch_subscriptions() == ()
 
     run(catalog_url, work)

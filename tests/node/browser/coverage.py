@@ -25,9 +25,13 @@ class Coverage:
 
     def take(self, page: Page) -> None:
         """Add what a page has run; before it is closed."""
-        session = self._sessions.pop(page, None)
-        if session is None:
-            return
+        if page in self._sessions:
+            self.note(page)
+            del self._sessions[page]
+
+    def note(self, page: Page) -> None:
+        """Add what a page has run so far; before it goes elsewhere, or what it ran is forgotten."""
+        session = self._sessions[page]
         for script in session.send("Profiler.takePreciseCoverage")["result"]:
             name = script["url"].rpartition("/")[2]
             if not name.endswith(".js") or "/assets/" not in script["url"]:

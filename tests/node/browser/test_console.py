@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import BrowserContext, Page, Route, expect
+from playwright.sync_api import Browser, BrowserContext, Page, Route, expect
 
 import headrace
 from headrace import cli
 from headrace.node.files import Files
-from tests.node.browser.conftest import enter
+from tests.node.browser.conftest import ENTER_MS, WAIT_MS, enter
 from tests.node.browser.coverage import Coverage
 from tests.node.support import RunningNode, running
 
@@ -92,10 +93,31 @@ def test_the_console_is_small_and_has_no_inline_code() -> None:
     assert texts_over_lines("a = `x${`y\n${1}`}`") == [10]
 
 
+@pytest.fixture(scope="module")
+def visitor(browser: Browser, console: RunningNode, coverage: Coverage) -> Iterator[Page]:
+    """One who was let in once, and goes from page to page."""
+    context = browser.new_context(viewport={"width": 1300, "height": 900})
+    context.set_default_timeout(WAIT_MS)
+    found = enter(context, console, coverage)
+    found.wait_for_selector("hr-overview table", timeout=ENTER_MS)
+    yield found
+    coverage.take(found)
+    context.close()
+
+
+@pytest.fixture
+def visit(visitor: Page, coverage: Coverage) -> Iterator[Page]:
+    """The page of the visitor, wherever it was left."""
+    visitor.set_viewport_size({"width": 1300, "height": 900})
+    yield visitor
+    coverage.note(visitor)
+
+
 @pytest.mark.parametrize("path", PAGES)
 def test_every_page_is_accessible_in_both_colour_schemes(
-    page: Page, console: RunningNode, path: str
+    visit: Page, console: RunningNode, path: str
 ) -> None:
+    page = visit
     page.goto(f"http://127.0.0.1:{console.port}{path}")
     page.wait_for_selector(PAGES[path])
     for scheme in ("light", "dark"):
@@ -111,7 +133,8 @@ def test_every_page_is_accessible_in_both_colour_schemes(
 
 
 @pytest.mark.parametrize("path", PAGES)
-def test_no_page_is_wider_than_a_telephone(page: Page, console: RunningNode, path: str) -> None:
+def test_no_page_is_wider_than_a_telephone(visit: Page, console: RunningNode, path: str) -> None:
+    page = visit
     page.set_viewport_size({"width": 360, "height": 780})
     page.goto(f"http://127.0.0.1:{console.port}{path}")
     page.wait_for_selector(PAGES[path])

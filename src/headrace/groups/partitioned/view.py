@@ -85,6 +85,7 @@ class Partitioned(KindOfGroups):
                 picture.claims.get(group.key),
                 *[begun.get(reader) for reader in plan.readers],
             ),
+            (*plan.readers, group.consumed) if plan.queue else plan.readers,
             (
                 *pins_of(picture, plan).values(),
                 known.get(PIPELINE) if plan.queue else None,

@@ -136,6 +136,7 @@ class Readers(KindOfGroups):
                 picture.claims.get(key),
                 picture.progress.get(key),
             ),
+            (key,),
             tuple([leases.get(group.lease(each)) for each in known.state.members]),
         )
 

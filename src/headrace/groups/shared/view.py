@@ -120,6 +120,7 @@ class Shared(KindOfGroups):
                 picture.claims.get(key),
                 picture.progress.get(key),
             ),
+            (key,),
             (leases.get(leader_lease(key)), *[leases.get(session_lease(s)) for s in sessions]),
         )
 

@@ -19,6 +19,7 @@ import {
 } from "./actions.js";
 import { groupSettings, putOffline } from "./actions-groups.js";
 import { Checkpoints } from "./checkpoints.js";
+import { Fenced } from "./fenced.js";
 
 const SPANS = { "10m": 600, "1h": 3600, "6h": 21600, "24h": 86400 };
 const STATES = {
@@ -51,6 +52,7 @@ class Group extends View {
 		this.letters = h("div");
 		this.kept = h("div", { hidden: true });
 		this.checkpoints = null;
+		this.fenced = new Fenced(this.name);
 		this.feed = h("ul", { class: "feed", tabindex: "0", "aria-label": "Decisions" });
 		this.clockBox = h("div");
 		this.spans = spans(SPANS, (span) => {
@@ -138,6 +140,7 @@ class Group extends View {
 						card("Units", this.pages, this.units.element),
 						this.kept,
 						this.letters,
+						this.fenced.element,
 					),
 					h(
 						"div.stack",
@@ -225,7 +228,13 @@ class Group extends View {
 			put(this.kept, this.checkpoints.element);
 			this.kept.hidden = false;
 		}
-		await Promise.all([this.fetchUnits(), this.fetchDecisions(), this.fetchLag(), this.checkpoints?.fetch()]);
+		await Promise.all([
+			this.fetchUnits(),
+			this.fetchDecisions(),
+			this.fetchLag(),
+			this.fenced.fetch(),
+			this.checkpoints?.fetch(),
+		]);
 		this.draw();
 	}
 

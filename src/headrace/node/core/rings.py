@@ -38,13 +38,13 @@ class Ring:
         slot = int(at_s) // self._slot_s
         if slot <= self._last - self._slots:
             return
-        for gap in range(max(self._last + 1, slot - self._slots + 1), slot + 1):
-            self._store(gap, (_GAP,) * self.width)
-        self._last = max(self._last, slot)
-        before = self._load(slot)
-        if worst:
-            both = zip(before, figures, strict=True)
-            figures = tuple(new if math.isnan(old) else max(old, new) for old, new in both)
+        if slot > self._last:
+            for gap in range(max(self._last + 1, slot - self._slots + 1), slot):
+                self._store(gap, (_GAP,) * self.width)
+            self._last = slot
+        elif worst:
+            both = zip(self._load(slot), figures, strict=True)
+            figures = tuple([new if math.isnan(old) else max(old, new) for old, new in both])
         self._store(slot, figures)
 
     def points(self, since_s: float = 0) -> list[Point]:

@@ -106,11 +106,11 @@ async def group_of(call: Call) -> tuple[Look, GroupView]:
     """The group in the path, if whoever asks sees it."""
     look = await call.node.look()
     name = call.params["group"]
-    found = look.groups.get(name)
+    found = look.whole(name)
     if found is None:
         await call.node.observer.next(0.5)
         look = await call.node.look()
-        found = look.groups.get(name)
+        found = look.whole(name)
     if found is None or not call.who.sees_group(found, look):
         raise not_there(f"group {name[:200]!r}")
     return look, found

@@ -57,6 +57,14 @@ class StreamView(msgspec.Struct, frozen=True, kw_only=True):
     look_age_s: float
 
 
+class SegmentPage(msgspec.Struct, frozen=True, kw_only=True):
+    """A part of the list of a stream's segments."""
+
+    segments: tuple[SegmentTile, ...]
+    count: int
+    look_age_s: float
+
+
 async def stream_of(call: Call) -> tuple[Look, Stream]:
     """The stream in the path, if whoever asks sees it."""
     look = await call.node.look()
@@ -113,6 +121,13 @@ async def one(call: Call) -> StreamView:
     )
 
 
+async def segments(call: Call) -> SegmentPage:
+    _, stream = await stream_of(call)
+    part, count = page_of(list(tiles(stream)), call.query, lambda row: str(row.segment))
+    age_s = round(call.node.observer.age_s, 3)
+    return SegmentPage(segments=tuple(part), count=count, look_age_s=age_s)
+
+
 async def history(call: Call) -> tuple[SeriesPoint, ...]:
     look, stream = await stream_of(call)
     now_s = look.seen_us / 1e6
@@ -138,6 +153,15 @@ ROUTES = (
         summary="A stream: its segments over time, its settings, its groups",
         handler=one,
         answer=StreamView,
+        cli="headrace stream info STREAM",
+    ),
+    Route(
+        method="GET",
+        path="/streams/{stream}/segments",
+        summary="The segments of a stream, as they lie on its map, by pages",
+        handler=segments,
+        answer=SegmentPage,
+        query=Paged,
         cli="headrace stream info STREAM",
     ),
     Route(
