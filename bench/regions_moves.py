@@ -226,7 +226,7 @@ def large(folder: Path) -> list[Result]:
         agents_s = stepped.settle(4)
         found = both.us.catalog.read(lambda tx: store.load(tx, f"{STREAM}.ranges", at))
         assert found is not None
-        assert len(found.ranges) == RANGES
+        assert len(found.above) == RANGES
         stepped.near.close()
         firsts, rates = asyncio.run(_deliver(both.paths["us"]))
     return [

@@ -20,9 +20,8 @@ class UnitDispatcher:
 
     def __init__(self, config: DeliveryConfig, progress: Progress | None = None) -> None:
         progress = progress or Progress()
-        progress.check()
         self.config = config
-        self._acked = progress.acked()
+        self._acked = progress.check()
         self._attempts = dict(progress.attempts)  # failed deliveries by offset, of refused events
         self._next_offset = progress.floor
         self._now_ms = 0

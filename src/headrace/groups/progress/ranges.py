@@ -15,6 +15,9 @@ bisection over the blocks and one within a block.
 
 Bulk operations (a union, thousands of offsets at once) sort and join vectorised when that is
 cheaper than going one by one.
+
+A record of very many ranges is not written anew for each that is added: :meth:`AckedRanges.layers`
+parts them into a base (:mod:`headrace.groups.progress.base`) and what was acked since it was made.
 """
 
 from __future__ import annotations
@@ -32,6 +35,9 @@ from headrace.groups.progress.bounds import OFFSET_MAX
 
 _BLOCK_BOUNDARIES_MAX = 1024
 _UNION_RANGES_MIN = 64  # fewer than this are added one by one
+LAYERED_RANGES_MIN = 4096
+"""More ranges than this are kept in a base."""
+_FRESH_OF_BASE = 64  # a base is made anew when this part of as many ranges was acked since
 _ENCODING_VERSION = 1
 
 if TYPE_CHECKING:
@@ -39,6 +45,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from headrace.groups.progress.arrays import Int64s
+    from headrace.groups.progress.base import Base
 
 
 class AckedRanges:
@@ -53,7 +60,7 @@ class AckedRanges:
     (2, 13, 0)
     """
 
-    __slots__ = ("_above", "_blocks", "_floor", "_lows")
+    __slots__ = ("_above", "_base", "_blocks", "_floor", "_fresh", "_lows")
 
     def __init__(self, floor: int = 0) -> None:
         if not 0 <= floor <= OFFSET_MAX:
@@ -62,6 +69,8 @@ class AckedRanges:
         self._blocks: list[list[int]] = []
         self._lows: list[int] = []  # first boundary of each block
         self._above = 0
+        self._base: Base | None = None
+        self._fresh: AckedRanges | None = None  # at least what is acked above the floor beyond it
 
     # --- reading -----------------------------------------------------------------------
 
@@ -158,7 +167,44 @@ class AckedRanges:
         twin._blocks = [list(block) for block in self._blocks]
         twin._lows = list(self._lows)
         twin._above = self._above
+        twin._base = self._base
+        twin._fresh = None if self._fresh is None else self._fresh.copy()
         return twin
+
+    # --- layers ------------------------------------------------------------------------
+
+    @classmethod
+    def over(cls, floor: int, base: Base, ranges: Iterable[Sequence[int]]) -> AckedRanges:
+        """What :meth:`layers` parted, together again; what it cannot have parted is refused."""
+        fresh, made = cls.from_tuples(floor, ranges), cls(floor)
+        made._take(base.above(floor).tolist())
+        made.merge(fresh)
+        if made._floor != floor:
+            raise InvalidRangeError(f"a floor of {floor} is below acked ranges that touch it")
+        made._base, made._fresh = base, fresh
+        return made
+
+    def layers(self) -> tuple[Base | None, tuple[tuple[int, int], ...]]:
+        """All that is acked above the floor as a base, if it is much, and ranges beside it."""
+        few = len(self._blocks) <= 2 * LAYERED_RANGES_MIN // _BLOCK_BOUNDARIES_MAX
+        base, fresh = self._base, self._fresh
+        if few and len(self) <= LAYERED_RANGES_MIN // (1 if base is None else 2):
+            self._base = self._fresh = None
+            return None, self.to_tuples()
+        if base is None and len(self) <= LAYERED_RANGES_MIN:
+            return None, self.to_tuples()
+        if (
+            base is None
+            or fresh is None
+            or base.end <= self._floor
+            or len(fresh) > max(LAYERED_RANGES_MIN, len(base) // _FRESH_OF_BASE)
+        ):
+            from headrace.groups.progress.base import Base
+
+            base, fresh = Base.of(_array(self._flat())), AckedRanges(self._floor)
+            self._base, self._fresh = base, fresh
+        fresh.ack_range(0, self._floor)
+        return base, fresh.to_tuples()
 
     # --- changing ----------------------------------------------------------------------
 
@@ -179,7 +225,10 @@ class AckedRanges:
             return 0
         if lo <= self._floor:
             return self._raise_floor(hi)
-        return self._insert(lo, hi)
+        gained = self._insert(lo, hi)
+        if gained and self._fresh is not None:
+            self._fresh.ack_range(lo, hi)
+        return gained
 
     def ack_many(self, offsets: Iterable[int] | Int64s) -> int:
         """Ack many offsets in any order, repeats allowed; returns how many were new."""
@@ -287,6 +336,9 @@ class AckedRanges:
             raise InvalidRangeError("ranges must ascend and be apart from one another")
         if flat[0] <= self._floor or flat[-1] > OFFSET_MAX:
             raise InvalidRangeError(f"a range lies outside {self._floor + 1} to {OFFSET_MAX}")
+        self._take(flat)
+
+    def _take(self, flat: list[int]) -> None:
         self._above = sum(flat[1::2]) - sum(flat[::2])
         self._blocks = _cut(flat)
         self._lows = [block[0] for block in self._blocks]
@@ -372,6 +424,10 @@ class AckedRanges:
 
         before = self._floor + self._above
         mine = _array(self._flat())
+        if self._fresh is not None:
+            within = mine.searchsorted(los, side="right")
+            known = (within % 2 == 1) & (within == mine.searchsorted(his, side="left"))
+            self._fresh._union(los[~known], his[~known])
         los = np.concatenate(([0], mine[::2], los))
         his = np.concatenate(([self._floor], mine[1::2], his))
         order = np.argsort(los, kind="stable")

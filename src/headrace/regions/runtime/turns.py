@@ -198,7 +198,7 @@ class SegmentTurn:
         floor = min(known.floor, upto)
         if floor > core.log.first:
             effects += core.ack(name, core.log.first, floor)
-        for lo, hi in known.ranges:
+        for lo, hi in known.above:
             if lo < upto:
                 effects += core.ack(name, lo, min(hi, upto))
         return effects
