@@ -80,10 +80,23 @@ def base_of(tx: Tx, group: str, segment_id: int, state: bytes) -> bytes:
 
 
 def with_base(tx: Tx, row: Progress) -> Progress:
-    """A row with what its base holds."""
-    if not base_name(row.state):
-        return row  # nearly always
-    return msgspec.structs.replace(row, base=base_of(tx, row.group, row.segment_id, row.state))
+    """A row with what its base holds.
+
+    On PostgreSQL it may have been given another one since it was read: then it is read again.  One
+    whose base is missing is given as it is, and cannot be decoded.
+    """
+    while base_name(row.state):  # seldom
+        found = base_of(tx, row.group, row.segment_id, row.state)
+        if found:
+            return msgspec.structs.replace(row, base=found)
+        again = tx.row(
+            "SELECT floor, state FROM progress WHERE group_name = ? AND segment_id = ?",
+            (row.group, row.segment_id),
+        )
+        if again is None or bytes(again[1]) == row.state:
+            return row
+        row = Progress(row.group, row.segment_id, int(again[0]), bytes(again[1]))
+    return row
 
 
 def drop_bases(tx: Tx, places: Iterable[tuple[str, int]]) -> None:

@@ -6,6 +6,9 @@ deadlines keep their order.
 
 from __future__ import annotations
 
+import numpy as np
+import numpy.typing as npt
+
 from headrace.errors import FeedError, Fenced, InvalidDelayError
 from headrace.groups.delivery.messages import DeliveryConfig
 from headrace.groups.progress import Progress
@@ -44,6 +47,12 @@ class UnitDispatcher:
     def caught_up(self) -> bool:
         """Everything that was fed is acked."""
         return self._acked.floor >= self._next_offset
+
+    def unacked(self, offsets: Int64s) -> npt.NDArray[np.bool_] | None:
+        """Which of ascending offsets are not acked; None: all of them."""
+        if not offsets.size or self._acked.end <= offsets[0]:
+            return None  # the usual case
+        return ~self._acked.contains_many(offsets)
 
     def progress(self) -> Progress:
         """What to store, and what the next owner starts from."""

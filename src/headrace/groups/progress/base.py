@@ -48,7 +48,7 @@ class Base:
         Whoever uses the same one already shares it.
         """
         found = _known.get(name)
-        if found is None:
+        if found is None or found.data != data:
             if _name(data) != name:
                 raise ProgressDecodeError("the base of this progress is not there, or damaged")
             found = _known[name] = cls(_decode(data), data, name)

@@ -156,10 +156,13 @@ def _translate_row(
 
 
 def _local(tx: Tx, cursor: CursorRow) -> Progress:
-    """The row of progress that a cursor was made of."""
-    if not cursor.local:
-        return Progress()
+    """The row of progress that a cursor was made of.
+
+    If its base is there no longer, nothing of it: what is acked is taken in once more.
+    """
     base = progress.base_of(tx, cursor.reader, cursor.segment_id, cursor.local)
+    if not cursor.local or (progress.base_name(cursor.local) and not base):
+        return Progress()
     return Progress.decode(cursor.local, base)
 
 
