@@ -38,8 +38,10 @@ COST_EVENTS, COST_ROUNDS = 1_500, 7
 # --- events ----------------------------------------------------------------------------------
 
 
-def events_of(count: int, value: bytes = b"x" * 100, stream: str = STREAM) -> pa.RecordBatch:
-    given = [Event(subject=f"{stream}.a", key=str(n % 50), value=value) for n in range(count)]
+def events_of(
+    count: int, value: bytes = b"x" * 100, stream: str = STREAM, keys: int = 50
+) -> pa.RecordBatch:
+    given = [Event(subject=f"{stream}.a", key=str(n % keys), value=value) for n in range(count)]
     return batch_of(given, now_us())
 
 

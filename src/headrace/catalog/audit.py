@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from headrace.catalog.keys import TABLES, is_damaged, remedy, shown
-from headrace.catalog.progress import Progress
+from headrace.catalog.progress import Progress, with_base
 from headrace.catalog.transaction import Tx
 
 _OWNERS = (
@@ -101,7 +101,7 @@ def progress_rows(tx: Tx) -> Iterator[tuple[Progress, int | None]]:
         "LEFT JOIN segments ON segments.id = segment_id ORDER BY group_name, segment_id"
     )
     for group, segment_id, floor, state, head in rows:
-        yield Progress(group, segment_id, floor, bytes(state)), head
+        yield with_base(tx, Progress(group, segment_id, floor, bytes(state))), head
 
 
 def producer_rows(tx: Tx) -> Iterator[tuple[str, int, bytes]]:

@@ -3,13 +3,18 @@
 ``floor`` is a column, so that retention can compare it; ``state`` (acked ranges, attempts) is the
 group's own and opaque here.  A group counts for a stream's retention once it is subscribed.
 
+A state of very many acked ranges names a *base* that holds most of them (``progress_bases``), so
+that a commit does not write a million ranges again.  What names one begins with
+:data:`_NAMES_BASE`, and whoever reads a row is given its base.  A base stays as long as anything
+names it.
+
 Rows are read and written by ``groups/progress/store.py``.  :func:`put` and :func:`replace` let no
 floor fall, whatever they are given; :func:`reset` is the one that does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
 import msgspec
@@ -28,6 +33,24 @@ _REPLACE = (
 )
 
 
+_NAMES_BASE = b"\x95\x02\xc4\x10"
+_NAME_AT, _NAME_BYTES = len(_NAMES_BASE), 16
+_PUT_BASE = (
+    "INSERT INTO progress_bases (group_name, segment_id, name, ranges) VALUES (?, ?, ?, ?) "
+    "ON CONFLICT (group_name, segment_id, name) DO NOTHING"
+)
+_NAMED = f"substr({{}}, {_NAME_AT + 1}, {_NAME_BYTES}) = b.name"
+_DROP_BASES = (
+    "DELETE FROM progress_bases AS b WHERE b.group_name = ? AND b.segment_id = ? AND NOT EXISTS ("
+    "SELECT 1 FROM progress AS p WHERE p.group_name = b.group_name AND p.segment_id = b.segment_id "
+    f"AND {_NAMED.format('p.state')}) AND NOT EXISTS (SELECT 1 FROM region_cursors AS c "
+    "WHERE c.reader = b.group_name AND c.segment_id = b.segment_id "
+    f"AND {_NAMED.format('c.local')}) AND NOT EXISTS (SELECT 1 FROM region_trims AS t "
+    "WHERE t.reader = b.group_name AND t.segment_id = b.segment_id "
+    f"AND {_NAMED.format('t.state')})"
+)
+
+
 class Progress(msgspec.Struct, frozen=True):
     """A group's place in one segment: everything below ``floor`` is acked."""
 
@@ -35,6 +58,50 @@ class Progress(msgspec.Struct, frozen=True):
     segment_id: int
     floor: int
     state: bytes = b""
+    base: bytes = b""
+    """What the base holds that ``state`` names; to be written with it, if it may not be there."""
+
+
+def base_name(state: bytes) -> bytes:
+    """The name of the base that a state stands on; empty without one."""
+    if not state.startswith(_NAMES_BASE):
+        return b""
+    return state[_NAME_AT : _NAME_AT + _NAME_BYTES]
+
+
+def base_of(tx: Tx, group: str, segment_id: int, state: bytes) -> bytes:
+    """What the base holds that a state names; empty without one, or where it is missing."""
+    name = base_name(state)
+    row = name and tx.row(
+        "SELECT ranges FROM progress_bases WHERE group_name = ? AND segment_id = ? AND name = ?",
+        (group, segment_id, name),
+    )
+    return bytes(row[0]) if row else b""
+
+
+def with_base(tx: Tx, row: Progress) -> Progress:
+    """A row with what its base holds.
+
+    On PostgreSQL it may have been given another one since it was read: then it is read again.  One
+    whose base is missing is given as it is, and cannot be decoded.
+    """
+    while base_name(row.state):  # seldom
+        found = base_of(tx, row.group, row.segment_id, row.state)
+        if found:
+            return msgspec.structs.replace(row, base=found)
+        again = tx.row(
+            "SELECT floor, state FROM progress WHERE group_name = ? AND segment_id = ?",
+            (row.group, row.segment_id),
+        )
+        if again is None or bytes(again[1]) == row.state:
+            return row
+        row = Progress(row.group, row.segment_id, int(again[0]), bytes(again[1]))
+    return row
+
+
+def drop_bases(tx: Tx, places: Iterable[tuple[str, int]]) -> None:
+    """Forget the bases of rows, of groups and segments, that nothing names any more."""
+    tx.later(_DROP_BASES, *places)
 
 
 def subscribe(tx: Tx, stream_id: int, group: str) -> None:
@@ -50,6 +117,11 @@ def unsubscribe(tx: Tx, stream_id: int, group: str) -> None:
     """Forget the group and its progress in this stream."""
     tx.execute(
         "DELETE FROM progress WHERE group_name = ? AND segment_id IN "
+        "(SELECT id FROM segments WHERE stream_id = ?)",
+        (group, stream_id),
+    )
+    tx.execute(
+        "DELETE FROM progress_bases WHERE group_name = ? AND segment_id IN "
         "(SELECT id FROM segments WHERE stream_id = ?)",
         (group, stream_id),
     )
@@ -112,7 +184,7 @@ def of_groups(tx: Tx, groups: Sequence[str], segment_id: int) -> dict[str, Progr
             f"AND group_name IN ({marks})"
         )
         for group, floor, state in tx.rows(query, (segment_id, *part)):
-            found[group] = Progress(group, segment_id, floor, bytes(state))
+            found[group] = with_base(tx, Progress(group, segment_id, floor, bytes(state)))
     return found
 
 
@@ -121,11 +193,15 @@ def of_group(tx: Tx, group: str, ids: Sequence[int] | None = None) -> list[Progr
     found = []
     for query in asking(group, ids):
         found += tx.rows(*query)
-    return [Progress(group, segment_id, floor, bytes(state)) for segment_id, floor, state in found]
+    return [
+        with_base(tx, Progress(group, segment_id, floor, bytes(state)))
+        for segment_id, floor, state in found
+    ]
 
 
 def put(tx: Tx, *rows: Progress) -> None:
     """Record progress, row by row; one whose floor would fall is left as it is."""
+    _put_bases(tx, rows)
     tx.later(_PUT, *((row.group, row.segment_id, row.floor, row.state) for row in rows))
 
 
@@ -139,7 +215,15 @@ def replace(tx: Tx, rows: Sequence[tuple[Progress, bytes]]) -> int:
 
 def reset(tx: Tx, *rows: Progress) -> None:
     """Record progress in place of what is there, whatever that is."""
+    _put_bases(tx, rows)
     tx.later(_INSERT, *((row.group, row.segment_id, row.floor, row.state) for row in rows))
+    drop_bases(tx, ((row.group, row.segment_id) for row in rows))
+
+
+def _put_bases(tx: Tx, rows: Sequence[Progress]) -> None:
+    bases = [(r.group, r.segment_id, base_name(r.state), r.base) for r in rows if r.base]
+    if bases:
+        tx.later(_PUT_BASE, *bases)
 
 
 def put_prepared(tx: Tx, group: str, line: str, count: int) -> bool:
@@ -178,6 +262,7 @@ def _each(tx: Tx, sql: str, params: Sequence[Sequence[object]]) -> int:
 def forget(tx: Tx, group: str) -> None:
     """Delete everything that is known of a group's progress and of what it reads."""
     tx.execute("DELETE FROM progress WHERE group_name = ?", (group,))
+    tx.execute("DELETE FROM progress_bases WHERE group_name = ?", (group,))
     tx.execute("DELETE FROM subscriptions WHERE group_name = ?", (group,))
 
 

@@ -21,6 +21,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from headrace.catalog import schema
+from headrace.catalog.progress import base_of
 from headrace.catalog.transaction import Tx, in_parts
 
 LOCK = "region-cursors"
@@ -340,6 +341,8 @@ class TrimRow(msgspec.Struct, frozen=True):
     upto: int
     floor: int
     state: bytes
+    base: bytes
+    """What the base holds that ``state`` names."""
 
 
 def trims(tx: Tx, reader: str, segment_id: int) -> list[TrimRow]:
@@ -349,7 +352,10 @@ def trims(tx: Tx, reader: str, segment_id: int) -> list[TrimRow]:
         "AND upto >= 0 ORDER BY upto",
         (segment_id, reader),
     )
-    return [TrimRow(int(upto), int(floor), bytes(state)) for upto, floor, state in rows]
+    return [
+        TrimRow(int(upto), int(floor), bytes(state), base_of(tx, reader, segment_id, bytes(state)))
+        for upto, floor, state in rows
+    ]
 
 
 def forget_trims(tx: Tx, reader: str, segment_id: int, upto: int) -> None:

@@ -25,6 +25,7 @@ MIGRATIONS: tuple[str, ...] = (
     "010_spark_readers.sql",
     "011_spark_spans.sql",
     "012_queue_places.sql",
+    "013_progress_bases.sql",
 )
 VERSION = len(MIGRATIONS)
 REGIONS = MIGRATIONS.index("009_regions.sql") + 1

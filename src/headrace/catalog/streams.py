@@ -295,7 +295,7 @@ def delete(tx: Tx, stream: Stream) -> None:
             "SELECT path, ? FROM batches WHERE segment_id = ? AND path IS NOT NULL",
             (tx.now_us(), segment_id),
         )
-        for table in ("batches", "markers", "progress"):
+        for table in ("batches", "markers", "progress", "progress_bases"):
             tx.execute(f"DELETE FROM {table} WHERE segment_id = ?", (segment_id,))
     for segment in stream.segments:
         lanes.drop(tx, segment.id)

@@ -49,5 +49,6 @@ def remove(tx: Tx, stream_id: int, segments: Sequence[Segment]) -> None:
         lanes.drop(tx, segment.id)
     for part, marks in in_parts([segment.id for segment in segments]):
         tx.execute(f"DELETE FROM progress WHERE segment_id IN ({marks})", part)
+        tx.execute(f"DELETE FROM progress_bases WHERE segment_id IN ({marks})", part)
         tx.execute(f"DELETE FROM segments WHERE id IN ({marks})", part)
     tx.notify(streams.channel(stream_id))

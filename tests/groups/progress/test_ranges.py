@@ -189,6 +189,6 @@ def test_a_look_at_a_few_offsets_costs_the_same_beside_any_number_of_ranges() ->
     """Every batch that was read took the ranges of the whole segment into an array."""
     acked = AckedRanges.from_tuples(0, tuple((2 * n + 1, 2 * n + 2) for n in range(200_000)))
     wanted = np.arange(100_000, 100_500)
-    looked = acked._flat(100_000, 100_499)
+    looked = acked._bounds(100_000, 100_499)
     assert len(looked) < 4_000
     assert acked.contains_many(wanted).tolist() == [bool(n % 2) for n in range(500)]

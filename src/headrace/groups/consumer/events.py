@@ -22,6 +22,7 @@ from headrace.groups.consumer.run import Dying, Run
 from headrace.groups.consumer.types import OwnedUnit, UnitEvents
 from headrace.groups.delivery import Dispatcher, Stalled
 from headrace.log.events import int64s
+from headrace.subjects.columns import mask_array
 
 if TYPE_CHECKING:
     from headrace.groups.consumer.units import Units
@@ -58,6 +59,20 @@ class EventRun(Run):
         if self.gone is not None or self.paused:
             return False
         return self.dispatcher.ready or bool(self.ahead)
+
+    def fetched(self, found: Fetched | Gap) -> None:
+        super().fetched(self._sifted(found) if isinstance(found, Fetched) else found)
+
+    def _sifted(self, found: Fetched) -> Fetched | Gap:
+        """What was read without what is acked: of much of that, it is cheaper done at once."""
+        keep = self.dispatcher.unacked(int64s(found.data.column(0)))
+        if keep is None or (kept := int(keep.sum())) == found.rows:
+            return found
+        if not kept:
+            return Gap(found.end)
+        assert found.keys is not None
+        size = found.size_bytes * kept // found.rows
+        return Fetched(found.data.filter(mask_array(keep)), found.end, found.keys[keep], size)
 
     # -- out ----------------------------------------------------------------------------
 

@@ -6,6 +6,9 @@ deadlines keep their order.
 
 from __future__ import annotations
 
+import numpy as np
+import numpy.typing as npt
+
 from headrace.errors import FeedError, Fenced, InvalidDelayError
 from headrace.groups.delivery.messages import DeliveryConfig
 from headrace.groups.progress import Progress
@@ -20,9 +23,8 @@ class UnitDispatcher:
 
     def __init__(self, config: DeliveryConfig, progress: Progress | None = None) -> None:
         progress = progress or Progress()
-        progress.check()
         self.config = config
-        self._acked = progress.acked()
+        self._acked = progress.check()
         self._attempts = dict(progress.attempts)  # failed deliveries by offset, of refused events
         self._next_offset = progress.floor
         self._now_ms = 0
@@ -45,6 +47,12 @@ class UnitDispatcher:
     def caught_up(self) -> bool:
         """Everything that was fed is acked."""
         return self._acked.floor >= self._next_offset
+
+    def unacked(self, offsets: Int64s) -> npt.NDArray[np.bool_] | None:
+        """Which of ascending offsets are not acked; None: all of them."""
+        if not offsets.size or self._acked.end <= offsets[0]:
+            return None  # the usual case
+        return ~self._acked.contains_many(offsets)
 
     def progress(self) -> Progress:
         """What to store, and what the next owner starts from."""

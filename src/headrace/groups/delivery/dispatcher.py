@@ -176,16 +176,20 @@ class Dispatcher(UnitDispatcher):
         self._check_feed(ours, end)
         if len(keys) != ours.size:
             raise FeedError(f"a feed has {ours.size} offsets and {len(keys)} keys")
-        fresh, keep = ours, None
-        if self._acked.end > start:
-            keep = ~self._acked.contains_many(ours)
+        fresh, above = ours, self._acked.end > start
+        keep = self.unacked(ours) if above else None
+        if keep is not None:
             fresh, keys = ours[keep], np.asarray(keys)[keep]
         if fresh.size > self.wanted:
             raise FeedError(f"a feed of {fresh.size} events, but only {self.wanted} are wanted")
         if end - start != ours.size:
             edges = np.concatenate(([start - 1], ours, [end]))
             holes = np.flatnonzero(np.diff(edges) > 1)
-            self._acked.ack_ranges(edges[holes] + 1, edges[holes + 1])
+            los, his = edges[holes] + 1, edges[holes + 1]
+            if above:
+                new = ~self._acked.holds_many(los, his)
+                los, his = los[new], his[new]
+            self._acked.ack_ranges(los, his)
         self._next_offset = end
         del self._offsets[: self._cursor], self._keys[: self._cursor]
         self._cursor = 0

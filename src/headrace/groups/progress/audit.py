@@ -18,7 +18,8 @@ def examine(tx: Tx) -> Iterator[str]:
         except HeadraceError as error:
             yield f"{what}: {error}"
             continue
-        end = max([found.floor, *(hi for _, hi in found.ranges)])
+        above = found.above
+        end = above[-1][1] if above else found.floor
         if found.floor != row.floor:
             yield f"{what} has the floors {row.floor} and {found.floor}"
         elif head is not None and end > head:

@@ -10,7 +10,10 @@ from itertools import accumulate
 
 import msgspec
 
+from headrace.groups.progress.bounds import LAYERED
+
 _record = msgspec.msgpack.Decoder(tuple[int, bytes, list[int]]).decode
+_layered = msgspec.msgpack.Decoder(tuple[int, bytes, bytes, list[int], int]).decode
 _ranges = msgspec.msgpack.Decoder(tuple[int, int, list[int]]).decode
 
 
@@ -21,6 +24,8 @@ def unacked(state: bytes, floor: int, tail: int, head: int) -> tuple[int, int]:
     ((7, 0), (5, 2))
     """
     # As deltas_of, which is called ten thousand times by a look at everything.
+    if state[:2] == LAYERED:
+        return _unacked_beside(_layered(state)[4], floor, tail, head)
     deltas = _ranges(_record(state)[1])[2] if state else ()
     if not deltas:
         return (max(0, head - max(floor, tail)), max(0, min(tail, head) - floor))
@@ -32,6 +37,13 @@ def unacked(state: bytes, floor: int, tail: int, head: int) -> tuple[int, int]:
         kept += max(0, hi - max(lo, tail))
         lost += max(0, min(hi, tail) - lo)
     return kept, lost
+
+
+def _unacked_beside(acked: int, floor: int, tail: int, head: int) -> tuple[int, int]:
+    """The same of a record that names a base: it says how much is acked above the floor."""
+    if floor < tail:
+        raise ValueError("what a base holds below the tail is not told by the record")
+    return max(0, head - floor - acked), 0
 
 
 def deltas_of(state: bytes) -> list[int]:

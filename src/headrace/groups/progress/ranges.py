@@ -15,10 +15,14 @@ bisection over the blocks and one within a block.
 
 Bulk operations (a union, thousands of offsets at once) sort and join vectorised when that is
 cheaper than going one by one.
+
+A record of very many ranges is not written anew for each that is added: :meth:`AckedRanges.layers`
+parts them into a base (:mod:`headrace.groups.progress.base`) and what was acked since it was made.
 """
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
@@ -29,9 +33,23 @@ import msgspec
 
 from headrace.errors import InvalidRangeError, ProgressDecodeError
 from headrace.groups.progress.bounds import OFFSET_MAX
+from headrace.groups.progress.unions import (
+    Block,
+    apart,
+    array_of,
+    cut,
+    halves,
+    joined,
+    overlapping,
+    size,
+)
 
 _BLOCK_BOUNDARIES_MAX = 1024
-_UNION_RANGES_MIN = 64  # fewer than this are added one by one
+_UNION_RANGES_MIN = 16  # fewer than this are added one by one
+_WINDOW = 256  # and so are those with more boundaries for each of them in between
+LAYERED_RANGES_MIN = 4096
+"""More ranges than this are kept in a base."""
+_FRESH_OF_BASE = 64  # a base is made anew when this part of as many ranges was acked since
 _ENCODING_VERSION = 1
 
 if TYPE_CHECKING:
@@ -39,6 +57,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from headrace.groups.progress.arrays import Int64s
+    from headrace.groups.progress.base import Base
 
 
 class AckedRanges:
@@ -53,15 +72,19 @@ class AckedRanges:
     (2, 13, 0)
     """
 
-    __slots__ = ("_above", "_blocks", "_floor", "_lows")
+    __slots__ = ("_above", "_base", "_blocks", "_floor", "_fresh", "_lows", "_since", "_since_many")
 
     def __init__(self, floor: int = 0) -> None:
         if not 0 <= floor <= OFFSET_MAX:
             raise InvalidRangeError(f"a floor of {floor} is not an offset (0 to {OFFSET_MAX})")
         self._floor = floor
-        self._blocks: list[list[int]] = []
+        self._blocks: list[Block] = []
         self._lows: list[int] = []  # first boundary of each block
         self._above = 0
+        self._base: Base | None = None
+        self._fresh: AckedRanges | None = None  # what is acked above the floor beyond it
+        self._since: list[int] = []  # bounds of what came after the last look at that
+        self._since_many: list[tuple[Int64s, Int64s]] = []
 
     # --- reading -----------------------------------------------------------------------
 
@@ -96,27 +119,35 @@ class AckedRanges:
 
     def contains_many(self, offsets: Int64s) -> npt.NDArray[np.bool_]:
         """Which of many offsets are acked, at once."""
-        near = self._flat(int(offsets.min()), int(offsets.max())) if len(offsets) else []
-        inside = _array(near).searchsorted(offsets, side="right") & 1 == 1
+        near = self._bounds(int(offsets.min()), int(offsets.max())) if len(offsets) else offsets
+        inside = near.searchsorted(offsets, side="right") & 1 == 1
         found: npt.NDArray[np.bool_] = (inside | (offsets < self._floor)) & (offsets >= 0)
+        return found
+
+    def holds_many(self, los: Int64s, his: Int64s) -> npt.NDArray[np.bool_]:
+        """Which of many ranges are acked as a whole, at once."""
+        near = self._bounds(int(los.min()), int(his.max())) if los.size else los
+        at = near.searchsorted(los, side="right")
+        within = (at % 2 == 1) & (at == near.searchsorted(his, side="left"))
+        found: npt.NDArray[np.bool_] = within | (his <= self._floor)
         return found
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, AckedRanges):
             return NotImplemented
         same = self._floor == other._floor and self._above == other._above
-        return same and (not self._above or self._flat() == other._flat())
+        return same and (not self._above or self.to_tuples() == other.to_tuples())
 
     __hash__ = None  # type: ignore[assignment]  # mutable
 
     def __repr__(self) -> str:
-        shown = ", ".join(f"[{lo}, {hi})" for lo, hi in self._first(4))
+        shown = ", ".join(f"[{lo}, {hi})" for lo, hi in islice(self._pairs(), 4))
         more = f", … {len(self) - 4} more" if len(self) > 4 else ""
         return f"AckedRanges(floor={self._floor}, ranges={{{shown}{more}}})"
 
     def to_tuples(self) -> tuple[tuple[int, int], ...]:
         """The ranges above the floor, ascending, as ``(lo, hi)`` half-open."""
-        flat = self._flat()
+        flat = list(chain.from_iterable(self._blocks))
         return tuple(zip(flat[::2], flat[1::2], strict=True))
 
     def missing(self, hi: int) -> tuple[tuple[int, int], ...]:
@@ -155,10 +186,63 @@ class AckedRanges:
     def copy(self) -> AckedRanges:
         """An independent set with the same content."""
         twin = AckedRanges(self._floor)
-        twin._blocks = [list(block) for block in self._blocks]
+        twin._blocks = [block[:] for block in self._blocks]
         twin._lows = list(self._lows)
         twin._above = self._above
+        twin._base = self._base
+        twin._fresh = None if self._fresh is None else self._fresh.copy()
+        twin._since, twin._since_many = list(self._since), list(self._since_many)
         return twin
+
+    # --- layers ------------------------------------------------------------------------
+
+    @classmethod
+    def over(cls, floor: int, base: Base, ranges: Iterable[Sequence[int]]) -> AckedRanges:
+        """What :meth:`layers` parted, together again; what it cannot have parted is refused."""
+        fresh, made = cls.from_tuples(floor, ranges), cls(floor)
+        made._take(base.above(floor))
+        made.merge(fresh)
+        if made._floor != floor:
+            raise InvalidRangeError(f"a floor of {floor} is below acked ranges that touch it")
+        made._base, made._fresh = base, fresh
+        return made
+
+    def layers(self) -> tuple[Base | None, tuple[tuple[int, int], ...]]:
+        """All that is acked above the floor as a base, if it is much, and ranges beside it."""
+        few = len(self._blocks) <= 2 * LAYERED_RANGES_MIN // _BLOCK_BOUNDARIES_MAX
+        base, fresh = self._base, self._gathered()
+        if few and len(self) <= LAYERED_RANGES_MIN // (1 if base is None else 2):
+            self._base = self._fresh = None
+            return None, self.to_tuples()
+        if base is None and len(self) <= LAYERED_RANGES_MIN:
+            return None, self.to_tuples()
+        if (
+            base is None
+            or fresh is None
+            or base.end <= self._floor
+            or len(fresh) > max(LAYERED_RANGES_MIN, len(base) // _FRESH_OF_BASE)
+        ):
+            from headrace.groups.progress.base import Base
+
+            base, fresh = Base.of(self._bounds()), AckedRanges(self._floor)
+            self._base, self._fresh = base, fresh
+        return base, fresh.to_tuples()
+
+    def _gathered(self) -> AckedRanges | None:
+        """What was acked since the base was made, joined."""
+        fresh = self._fresh
+        if fresh is not None:
+            import numpy as np
+
+            since, many = array_of(self._since), self._since_many
+            los = np.concatenate([since[::2], *(los for los, _ in many)])
+            his = np.concatenate([since[1::2], *(his for _, his in many)])
+            self._since, self._since_many = [], []
+            fresh.ack_range(0, self._floor)
+            if (his > self._floor).any():
+                flat = overlapping(array_of([]), los, his)
+                fresh._union(flat[::2], flat[1::2])
+        return fresh
 
     # --- changing ----------------------------------------------------------------------
 
@@ -179,7 +263,10 @@ class AckedRanges:
             return 0
         if lo <= self._floor:
             return self._raise_floor(hi)
-        return self._insert(lo, hi)
+        gained = self._insert(lo, hi)
+        if gained and self._fresh is not None:
+            self._since += lo, hi
+        return gained
 
     def ack_many(self, offsets: Iterable[int] | Int64s) -> int:
         """Ack many offsets in any order, repeats allowed; returns how many were new."""
@@ -213,7 +300,7 @@ class AckedRanges:
         gained = self.ack_range(0, other._floor)
         if not other._blocks:
             return gained  # the usual case
-        flat = _array(other._flat())
+        flat = other._bounds()
         return gained + self._union(flat[::2], flat[1::2])
 
     # --- records -----------------------------------------------------------------------
@@ -234,7 +321,10 @@ class AckedRanges:
         """A compact form: floor, then gap and length of each range, as MessagePack integers."""
         if not self._blocks:
             return self.encode_floor(self._floor)
-        flat = _array([self._floor, *self._flat()])
+        import numpy as np
+
+        flat = self._bounds()
+        flat = np.concatenate(([self._floor], flat))
         deltas = (flat[1:] - flat[:-1]).tolist()
         return msgspec.msgpack.encode((_ENCODING_VERSION, self._floor, deltas))
 
@@ -258,23 +348,20 @@ class AckedRanges:
             made = cls(floor)
             if not deltas:
                 return made  # the usual case
-            made._adopt(_array([floor, *deltas]).cumsum()[1:].tolist())
+            made._adopt(array_of([floor, *deltas]).cumsum()[1:].tolist())
         except InvalidRangeError as error:
             raise ProgressDecodeError(f"acked ranges cannot be decoded: {error}") from error
         return made
 
     # --- internals ---------------------------------------------------------------------
 
-    def _flat(self, first: int = 0, last: int = OFFSET_MAX) -> list[int]:
+    def _bounds(self, first: int = 0, last: int = OFFSET_MAX) -> Int64s:
         lo = max(0, bisect_right(self._lows, first) - 1)  # whole blocks, around those offsets
-        return list(chain.from_iterable(self._blocks[lo : bisect_right(self._lows, last)]))
+        return joined(self._blocks[lo : bisect_right(self._lows, last)])
 
     def _pairs(self) -> Iterator[tuple[int, int]]:
         for block in self._blocks:
             yield from zip(block[::2], block[1::2], strict=True)
-
-    def _first(self, count: int) -> list[tuple[int, int]]:
-        return [pair for pair, _ in zip(self._pairs(), range(count), strict=False)]
 
     def _adopt(self, flat: list[int]) -> None:
         """Take checked boundaries as the content, in place of what there was."""
@@ -287,12 +374,17 @@ class AckedRanges:
             raise InvalidRangeError("ranges must ascend and be apart from one another")
         if flat[0] <= self._floor or flat[-1] > OFFSET_MAX:
             raise InvalidRangeError(f"a range lies outside {self._floor + 1} to {OFFSET_MAX}")
-        self._above = sum(flat[1::2]) - sum(flat[::2])
-        self._blocks = _cut(flat)
+        self._take(array_of(flat))
+
+    def _take(self, flat: Int64s) -> None:
+        self._above = size(flat)
+        self._blocks = cut(flat, _BLOCK_BOUNDARIES_MAX)
         self._lows = [block[0] for block in self._blocks]
 
     def _raise_floor(self, hi: int) -> int:
         """Everything below ``hi`` is acked: drop what it covers, join what it touches."""
+        if self._lows and self._lows[0] >= hi:
+            return self._raise_up_to(hi)
         before = self._floor + self._above
         while self._lows and self._lows[0] <= hi:
             block = self._blocks[0]
@@ -309,11 +401,25 @@ class AckedRanges:
         self._floor = hi
         return hi + self._above - before
 
+    def _raise_up_to(self, hi: int) -> int:
+        """The usual case: nothing that is acked above the floor is below ``hi``."""
+        block, before, floor = self._blocks[0], self._floor, hi
+        if block[0] == hi:
+            floor = block[1]
+            self._above -= floor - hi
+            if len(block) == 2:
+                del self._blocks[0], self._lows[0]
+            else:
+                del block[:2]
+                self._lows[0] = block[0]
+        self._floor = floor
+        return hi - before
+
     def _insert(self, lo: int, hi: int) -> int:
         """Add a range that begins above the floor."""
         lows = self._lows
         if not lows:
-            self._blocks.append([lo, hi])
+            self._blocks.append(array("q", (lo, hi)))
             lows.append(lo)
             self._above += hi - lo
             return hi - lo
@@ -322,26 +428,18 @@ class AckedRanges:
         if first == last:
             block = self._blocks[first]
         else:  # the range reaches over blocks: treat them as one, then cut it again
-            block = list(chain.from_iterable(self._blocks[first : last + 1]))
+            block = array("q", chain.from_iterable(self._blocks[first : last + 1]))
         i = bisect_left(block, lo)
-        if first == last and self._insert_simply(block, i, lo, hi):
-            if len(block) > _BLOCK_BOUNDARIES_MAX:
-                pieces = _cut(block)
-                self._blocks[first : first + 1] = pieces
-                lows[first : first + 1] = [piece[0] for piece in pieces]
-            else:
-                lows[first] = block[0]
-            self._above += hi - lo
-            return hi - lo
-        j = bisect_right(block, hi)
-        covered = block[i - (i & 1) : j + (j & 1)]
-        start = covered[0] if i & 1 else lo
-        end = covered[-1] if j & 1 else hi
-        gained = end - start - (sum(covered[1::2]) - sum(covered[::2]))
-        block[i:j] = ([] if i & 1 else [lo]) + ([] if j & 1 else [hi])
+        gained = hi - lo
+        if first != last or not self._insert_simply(block, i, lo, hi):
+            j = bisect_right(block, hi)
+            covered = block[i - (i & 1) : j + (j & 1)]
+            start = covered[0] if i & 1 else lo
+            end = covered[-1] if j & 1 else hi
+            gained = end - start - (sum(covered[1::2]) - sum(covered[::2]))
+            block[i:j] = array("q", ([] if i & 1 else [lo]) + ([] if j & 1 else [hi]))
         if first != last or len(block) > _BLOCK_BOUNDARIES_MAX:
-            pieces = _cut(block)
-            self._blocks[first : last + 1] = pieces
+            self._blocks[first : last + 1] = pieces = halves(block, _BLOCK_BOUNDARIES_MAX)
             lows[first : last + 1] = [piece[0] for piece in pieces]
         else:
             lows[first] = block[0]
@@ -349,15 +447,19 @@ class AckedRanges:
         return gained
 
     @staticmethod
-    def _insert_simply(block: list[int], i: int, lo: int, hi: int) -> bool:
-        """The usual cases, quickly: all of the range is new and touches at most one other."""
+    def _insert_simply(block: Block, i: int, lo: int, hi: int) -> bool:
+        """The usual cases, quickly: all of the range is new and overlaps no other."""
         after = block[i] if i < len(block) else OFFSET_MAX + 1
         if i & 1:
-            if after != lo or (i + 1 < len(block) and block[i + 1] <= hi):
+            following = block[i + 1] if i + 1 < len(block) else OFFSET_MAX + 1
+            if after != lo or following < hi:
                 return False
-            block[i] = hi  # grows the range below it
+            if following == hi:
+                del block[i : i + 2]  # closes the gap between two
+            else:
+                block[i] = hi  # grows the range below it
         elif after > hi:
-            block[i:i] = (lo, hi)
+            block[i:i] = array("q", (lo, hi))
         elif after == hi:
             block[i] = lo  # grows the range above it
         else:
@@ -365,35 +467,35 @@ class AckedRanges:
         return True
 
     def _union(self, los: Int64s, his: Int64s) -> int:
-        """Add ascending, disjoint ranges."""
-        if los.size < _UNION_RANGES_MIN or los.size * 4 < len(self):
+        """Add ascending, disjoint ranges; costs what lies from the first to the last of them."""
+        lo, hi = (int(los[0]), int(his[-1])) if los.size else (0, 0)
+        first = 0 if lo <= self._floor else max(bisect_right(self._lows, lo) - 1, 0)
+        last = bisect_right(self._lows, hi)
+        wide = (last - first) * _BLOCK_BOUNDARIES_MAX > los.size * _WINDOW
+        if los.size < _UNION_RANGES_MIN or wide or hi <= self._floor:
             return sum(map(self.ack_range, los.tolist(), his.tolist()))
         import numpy as np
 
         before = self._floor + self._above
-        mine = _array(self._flat())
-        los = np.concatenate(([0], mine[::2], los))
-        his = np.concatenate(([self._floor], mine[1::2], his))
-        order = np.argsort(los, kind="stable")
-        los, reach = los[order], np.maximum.accumulate(his[order])
-        opens = np.flatnonzero(np.concatenate(([True], los[1:] > reach[:-1])))
-        closes = np.concatenate((opens[1:] - 1, [los.size - 1]))
-        flat = np.stack((los[opens], reach[closes]), axis=1).ravel().tolist()
-        self._floor = flat[1]
-        self._adopt(flat[2:])
+        mine, with_floor = joined(self._blocks[first:last]), lo <= self._floor
+        if with_floor:
+            mine = np.concatenate(((-1, self._floor), mine))
+        at, to = mine.searchsorted(los, side="right"), mine.searchsorted(his, side="left")
+        if self._fresh is not None:
+            new = (at & 1 == 0) | (at != to)
+            self._since_many.append((los[new], his[new]))
+        if ((at & 1) | (at != to)).any():
+            flat = overlapping(mine, los, his)
+        else:
+            flat = apart(mine, los, his)
+        self._above += size(flat) - size(mine)
+        if with_floor:
+            self._above -= int(flat[1]) - self._floor
+            self._floor = int(flat[1])
+            flat = flat[2:]
+        self._blocks[first:last] = pieces = cut(flat, _BLOCK_BOUNDARIES_MAX)
+        self._lows[first:last] = [piece[0] for piece in pieces]
         return self._floor + self._above - before
-
-
-def _array(numbers: list[int]) -> Int64s:
-    import numpy as np  # here, since who only looks at records seldom needs it
-
-    return np.array(numbers, dtype=np.int64)
-
-
-def _cut(flat: list[int]) -> list[list[int]]:
-    """Half-full blocks, so that the next insertions find room."""
-    size = _BLOCK_BOUNDARIES_MAX // 2
-    return [flat[k : k + size] for k in range(0, len(flat), size)]
 
 
 _encoder = msgspec.msgpack.Encoder()

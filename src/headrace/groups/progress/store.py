@@ -22,6 +22,9 @@ does not matter whether the commit that is remembered was the one that wrote it.
 made before and is committed after it is joined.  A new token begins with no memory, since a seek
 may have come in between.
 
+*Bases* (:mod:`headrace.groups.progress.base`) are written when a row first names them, and the
+last row that named one takes it along.  A row that is replaced unread names the same one as before.
+
 Whoever writes tells of it on the group's channel (:func:`headrace.catalog.progress.channel`).
 """
 
@@ -30,6 +33,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
+
+import msgspec
 
 from headrace.catalog import Tx, claims, replicas
 from headrace.catalog import progress as stored
@@ -57,6 +62,8 @@ class HasProgress(Protocol):
     def floor(self) -> int: ...
     @property
     def state(self) -> bytes: ...
+    @property
+    def base(self) -> bytes: ...
 
 
 class SeekPlace(NamedTuple):
@@ -72,7 +79,7 @@ class SeekPlace(NamedTuple):
 
 def decode(row: HasProgress) -> Progress:
     """A row as the record that it holds; old rows with a floor alone have no ``state``."""
-    return Progress.decode(row.state) if row.state else Progress(row.floor)
+    return Progress.decode(row.state, row.base) if row.state else Progress(row.floor)
 
 
 def load(tx: Tx, group: str, segment_id: int) -> Progress | None:
@@ -83,6 +90,11 @@ def load(tx: Tx, group: str, segment_id: int) -> Progress | None:
 def load_all(tx: Tx, group: str, ids: Sequence[int] | None = None) -> dict[int, Progress]:
     """A group's progress by segment, everywhere or in some; those without a row are left out."""
     return {row.segment_id: decode(row) for row in stored.of_group(tx, group, ids)}
+
+
+def alone(row: stored.Progress) -> stored.Progress:
+    """A row that stands on no base, to be kept elsewhere."""
+    return msgspec.structs.replace(row, state=decode(row).encode(), base=b"") if row.base else row
 
 
 # --- writing ---------------------------------------------------------------------------------
@@ -99,19 +111,26 @@ class Joining:
         quick, rest = [], []
         group = None
         for write in writes:
-            place = write.group, write.segment_id
-            last = self._last.get(place)
-            if last is not None and last.token == write.token and last.made <= write.made:
-                quick.append((write, last.state))
-            else:
+            before = self._before(write)
+            if before is None:
                 rest.append(write)
-            self._last[place] = write
+            else:
+                quick.append((write, before))
+            self._last[write.group, write.segment_id] = write
             if write.group != group:
                 group = write.group
                 tx.notify(stored.channel(group))
         if quick and stored.replace(tx, quick) != len(quick):
             rest = list(writes)  # somebody else has changed a row: read and join all
         return self._join(tx, rest) if rest else []
+
+    def _before(self, write: Write) -> bytes | None:
+        """What the row holds if this owner wrote it last, and may be replaced unread."""
+        last = self._last.get((write.group, write.segment_id))
+        if last is None or last.token != write.token or last.made > write.made:
+            return None
+        same = stored.base_name(last.state) == stored.base_name(write.state)
+        return last.state if same else None
 
     def put_if_mine(
         self, tx: Tx, writes: Sequence[Write], units: Sequence[str]
@@ -129,15 +148,15 @@ class Joining:
         units: Sequence[str],
         done: Callable[[], Any],
         partly: Callable[[Sequence[int]], None],
-    ) -> AckCall:
-        """What :meth:`put_if_mine` does if nothing is amiss."""
+    ) -> AckCall | None:
+        """What :meth:`put_if_mine` does if nothing is amiss; a base cannot be said."""
+        befores = [self._before(write) for write in writes]
+        for write, before in zip(writes, befores, strict=True):
+            if before is None and (stored.base_name(write.state) or self._stands_on_base(write)):
+                return None
         rows = []
-        for write, unit in zip(writes, units, strict=True):
-            place = write.group, write.segment_id
-            last = self._last.get(place)
-            known = last is not None and last.token == write.token and last.made <= write.made
-            before = last.state if last is not None and known else None
-            self._last[place] = write
+        for write, unit, before in zip(writes, units, befores, strict=True):
+            self._last[write.group, write.segment_id] = write
             rows.append(
                 AckRow(
                     write.group,
@@ -151,12 +170,17 @@ class Joining:
             )
         return AckCall(rows, {stored.channel(write.group) for write in writes}, done, partly)
 
+    def _stands_on_base(self, write: Write) -> bool:
+        last = self._last.get((write.group, write.segment_id))
+        return last is not None and bool(stored.base_name(last.state))
+
     def _join(self, tx: Tx, writes: list[Write]) -> list[int]:
         by_group: dict[str, list[Write]] = {}
         for write in writes:
             by_group.setdefault(write.group, []).append(write)
         rows: list[stored.Progress] = []
         new: list[int] = []
+        left: list[tuple[str, int]] = []
         for group, of_group in by_group.items():
             ids = [write.segment_id for write in of_group]
             before = {row.segment_id: row for row in stored.of_group(tx, group, ids)}
@@ -165,18 +189,24 @@ class Joining:
                 found = before.get(at)
                 if found is None:
                     new.append(at)
-                    rows.append(write)
+                    rows.append(_based(write, write.progress))
                 elif found.state != write.state:
                     joined = decode(found).merge(write.progress)
                     if joined == write.progress:
-                        rows.append(write)
-                        continue
-                    # The row holds what this owner does not know: its next write must join as well.
-                    self._last.pop((group, at), None)
-                    row = _row(group, at, joined)
+                        row = _based(write, joined, found.state)
+                    else:
+                        # It holds what this owner does not know: its next write must join as well.
+                        self._last.pop((group, at), None)
+                        row = _row(group, at, joined, found.state)
                     if row.state != found.state:
                         rows.append(row)
+                        if found.base and stored.base_name(row.state) != stored.base_name(
+                            found.state
+                        ):
+                            left.append((group, at))
         stored.put(tx, *rows)
+        if left:
+            stored.drop_bases(tx, left)
         return new
 
     def forget(self, writes: Iterable[Write]) -> None:
@@ -187,8 +217,8 @@ class Joining:
 
 def write_of(group: str, segment_id: int, token: int, progress: Progress) -> Write:
     """A write, ready to be made."""
-    state = progress.encode()
-    return Write(group, segment_id, progress.floor, state, token, progress, next(_made))
+    state = progress.stored()
+    return Write(group, segment_id, progress.floor, state, b"", token, progress, next(_made))
 
 
 def join(tx: Tx, group: str, places: Mapping[int, Progress]) -> None:
@@ -211,12 +241,12 @@ def ack_once(tx: Tx, unit: str, write: Write, begun: Progress) -> None:
     group, segment_id = write.group, write.segment_id
     claims.check(tx, group, unit, write.token)
     before = load(tx, group, segment_id) or begun
-    known, acked = before.acked(), write.progress
+    known, acked = before.acked(), write.progress.whole()
     below = ((0, acked.floor),) if acked.floor else ()
     for lo, hi in below + acked.ranges:
         if known.ack_range(lo, hi) != hi - lo:
             raise AlreadyAckedError(group, unit, lo, hi)
-    stored.put(tx, _row(group, segment_id, Progress.of(known, dict(before.attempts))))
+    _put_over(tx, before, _row(group, segment_id, Progress.of(known, dict(before.attempts))))
     tx.notify(stored.channel(group))
 
 
@@ -230,13 +260,20 @@ def ack_alone(tx: Tx, group: str, segment_id: int, offsets: Sequence[int]) -> No
     for offset in offsets:
         if not known.ack(offset):
             raise AlreadyAckedError(group, "", offset, offset + 1)
-    stored.put(tx, _row(group, segment_id, Progress.of(known, {})))
+    _put_over(tx, before, _row(group, segment_id, Progress.of(known, {})))
     tx.notify(stored.channel(group))
+
+
+def _put_over(tx: Tx, before: Progress, *rows: stored.Progress) -> None:
+    """Store rows; ``before`` tells whether they may leave a base behind."""
+    stored.put(tx, *rows)
+    if before.base is not None:
+        stored.drop_bases(tx, [(row.group, row.segment_id) for row in rows])
 
 
 def with_ranges(progress: Progress, ranges: Sequence[tuple[int, int]]) -> Progress:
     """Progress with ranges of offsets acked."""
-    if not progress.ranges and not progress.attempts and len(ranges) == 1:
+    if progress.base is None and not progress.ranges and not progress.attempts and len(ranges) == 1:
         (lo, hi) = ranges[0]
         if lo <= progress.floor:
             return Progress(max(hi, progress.floor))  # the usual case
@@ -253,12 +290,10 @@ def ack_spans(
     spans: Mapping[int, Sequence[tuple[int, int]]],
 ) -> None:
     """Ack ranges of offsets, by segment; the caller holds the claims, and has read ``before``."""
-    rows = [
-        _row(group, segment_id, with_ranges(before[segment_id], ranges))
-        for segment_id, ranges in spans.items()
-    ]
-    if rows:
-        stored.put(tx, *rows)
+    for segment_id, ranges in spans.items():
+        after = with_ranges(before[segment_id], ranges)
+        _put_over(tx, before[segment_id], _row(group, segment_id, after))
+    if spans:
         tx.notify(stored.channel(group))
 
 
@@ -292,8 +327,16 @@ def seek_locks(group: str, units: Iterable[str]) -> list[str]:
     return [claims.lock(group, unit) for unit in units]
 
 
-def _row(group: str, segment_id: int, progress: Progress) -> stored.Progress:
-    return stored.Progress(group, segment_id, progress.floor, progress.encode())
+def _row(group: str, segment_id: int, progress: Progress, before: bytes = b"") -> stored.Progress:
+    row = stored.Progress(group, segment_id, progress.floor, progress.stored())
+    return _based(row, progress, before)
+
+
+def _based(row: stored.Progress, progress: Progress, before: bytes = b"") -> stored.Progress:
+    """A row with the base that it names, unless what it replaces names it already."""
+    if progress.base is None or stored.base_name(before) == progress.base.name:
+        return row
+    return msgspec.structs.replace(row, base=progress.base.data)
 
 
 def _check(tx: Tx, write: Write, unit: str) -> Fenced | None:

@@ -35,9 +35,10 @@ def newly_acked(before: Progress, after: Progress) -> RangeList:
     >>> newly_acked(Progress(2, ((5, 6),)), Progress(4, ((5, 8),)))
     [(2, 4), (6, 8)]
     """
-    end = max([after.floor, *(hi for _, hi in after.ranges)])
+    above = after.above
+    end = above[-1][1] if above else after.floor
     missing = before.acked().missing(end)
-    return intersection(missing, [(0, after.floor), *after.ranges])
+    return intersection(missing, [(0, after.floor), *above])
 
 
 def origins_of(runs: Sequence[OriginRun], ranges: Sequence[tuple[int, int]]) -> list[LaneRange]:

@@ -137,7 +137,7 @@ def _translate_row(
     if cursor.sought:
         changed = _command(tx, me, known, segment, after, cursor.sought == replicas.SOUGHT_END)
     else:
-        before = Progress.decode(cursor.local) if cursor.local else Progress()
+        before = _local(tx, cursor)
         find = _acked_of_queue if record.family == kinds.ELASTIC else _acked
         changed = _ack(tx, known, segment, find(tx, row, segment, before, after))
     ahead = is_ahead(known, lanes.ends(tx, segment.id), me.name)
@@ -155,6 +155,17 @@ def _translate_row(
     return changed
 
 
+def _local(tx: Tx, cursor: CursorRow) -> Progress:
+    """The row of progress that a cursor was made of.
+
+    If its base is there no longer, nothing of it: what is acked is taken in once more.
+    """
+    base = progress.base_of(tx, cursor.reader, cursor.segment_id, cursor.local)
+    if not cursor.local or (progress.base_name(cursor.local) and not base):
+        return Progress()
+    return Progress.decode(cursor.local, base)
+
+
 def known_of(record: GroupRecord, cursor: CursorRow) -> OriginProgress:
     """What a cursor knows; one of a segment that was just opened knows nothing yet."""
     if not cursor.state:
@@ -168,7 +179,7 @@ def _life(record: GroupRecord) -> Life:
 
 def _place(tx: Tx, segment: Segment, at: Progress, *, at_end: bool = False) -> list[LaneRange]:
     """All that is acked by a place that was set, not consumed up to: also what is trimmed."""
-    ranges = intersection([(segment.tail, segment.head)], [(0, at.floor), *at.ranges])
+    ranges = intersection([(segment.tail, segment.head)], [(0, at.floor), *at.above])
     found = origins_of(lanes.runs(tx, segment.id, segment.tail, segment.head), ranges)
     if at.floor <= segment.tail and not at_end:
         return found  # from the beginning of everything, which other regions may still have

@@ -164,7 +164,7 @@ class SegmentTurn:
         told_of = replicas.readers_of_trims(tx, segment.id)
         for name in told_of.intersection(counts):
             for trim in replicas.trims(tx, name, segment.id):
-                trims.setdefault(trim.upto, {})[name] = store.decode(trim)
+                trims.setdefault(trim.upto, {})[name] = _decoded(trim)
         wanted = [
             name
             for name in records
@@ -198,7 +198,7 @@ class SegmentTurn:
         floor = min(known.floor, upto)
         if floor > core.log.first:
             effects += core.ack(name, core.log.first, floor)
-        for lo, hi in known.ranges:
+        for lo, hi in known.above:
             if lo < upto:
                 effects += core.ack(name, lo, min(hi, upto))
         return effects
@@ -382,3 +382,10 @@ SEEKS = 2**20
 def life_of(record: GroupRecord) -> Life:
     """Since when a group is there, as its cursors have it."""
     return Life(Stamp(record.life.counter * SEEKS, record.life.region))
+
+
+def _decoded(trim: replicas.TrimRow) -> Progress:
+    """What was acked at a trim; of a base that is there no longer, nothing."""
+    if progress.base_name(trim.state) and not trim.base:
+        return Progress(trim.floor)
+    return store.decode(trim)

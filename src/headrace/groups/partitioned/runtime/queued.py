@@ -12,5 +12,5 @@ def unconsumed(tx: Tx, name: GroupName, queue: Stream) -> int:
     """Events in the queue that the group has not acked."""
     acked = load_all(tx, name.key, [segment.id for segment in queue.segments])
     return sum(segment.head for segment in queue.segments) - sum(
-        progress.floor + sum(hi - lo for lo, hi in progress.ranges) for progress in acked.values()
+        progress.floor + sum(hi - lo for lo, hi in progress.above) for progress in acked.values()
     )

@@ -38,7 +38,7 @@ _MATTERS = StreamDropped | StreamsAdded | Configured | WasReset | CheckpointCrea
 def is_more_than_a_floor(row: stored.Progress) -> bool:
     """Whether a row holds acks above its floor, or attempts."""
     progress = decode(row)
-    return bool(progress.ranges or progress.attempts)
+    return bool(progress.base or progress.ranges or progress.attempts)
 
 
 def follow(moment: GroupMoment, state: ReaderGroupState, changes: Iterable[StateChange]) -> None:

@@ -72,7 +72,7 @@ def span_row(span: OpenSpan, segment_id: int, was: bytes | None, before: Progres
         _encode(span.ranges),
         was,
         after.floor,
-        after.encode(),
+        after.encode() if after.base != before.base else after.stored(),
     )
 
 

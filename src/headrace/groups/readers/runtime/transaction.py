@@ -29,6 +29,7 @@ from headrace.catalog import progress as stored
 from headrace.catalog.reader_groups import ReaderGroupRow
 from headrace.errors import SegmentNotReadError
 from headrace.groups.consumer import OwnedUnit
+from headrace.groups.progress.store import alone
 from headrace.groups.readers import names
 from headrace.groups.readers.core.changes import (
     CheckpointAcked,
@@ -233,7 +234,7 @@ class GroupCommit:
         """Copy what the floor of a segment does not tell."""
         ids = [extent.id for extent in self.moment.extents(segments).values()]
         rows = stored.of_group(self.tx, self.name.key, ids) if ids else []
-        more = [row for row in rows if retention.is_more_than_a_floor(row)]
+        more = [alone(row) for row in rows if retention.is_more_than_a_floor(row)]
         reader_groups.keep(self.tx, created, more, self.name.group)
 
     def _claimed(self, outcome: Outcome) -> list[OwnedUnit]:

@@ -434,7 +434,7 @@ class Holdings:
             return self.resend(state, now_ms)
         state.resend_ms = now_ms + self._settings.resend_ms
         about = (self._group, state.borrower, self._token, state.unit, state.token)
-        return [ToBorrower(Grant(*about, state.progress))]
+        return [ToBorrower(Grant(*about, state.progress.whole()))]
 
     def revoke(self, state: UnitState, now_ms: int) -> list[LeaderEffect]:
         """Ask for a unit back; one whose grant was not announced is simply withdrawn."""

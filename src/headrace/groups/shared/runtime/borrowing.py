@@ -103,8 +103,11 @@ class Lent:
     def report(self, progress: Progress) -> tuple[Ranges, Ranges]:
         """What is new since the last report: acked ranges, and attempts."""
         last, self.reported = self.reported, progress
-        known = set(last.ranges)
-        acked = [pair for pair in progress.ranges if pair not in known]
+        # A base is made anew now and then: then it holds some of what is new.
+        same = progress.base == last.base
+        known = set(last.ranges if same else last.above)
+        now = progress.ranges if same else progress.above
+        acked = [pair for pair in now if pair not in known]
         if progress.floor > last.floor:
             acked.insert(0, (last.floor, progress.floor))
         if progress.attempts == last.attempts:

@@ -215,7 +215,7 @@ def _hand_over_to_nobody(tx: Tx, group: str, places: Mapping[Unit, tuple[int, Pr
     here = load_all(tx, group, list(ids.values()))
     claims.raise_tokens(tx, group, [claim.unit for claim in owned.values()])
     handed = [
-        Handed(unit, claim.token + 1, here.get(ids[unit], Progress()))
+        Handed(unit, claim.token + 1, here.get(ids[unit], Progress()).whole())
         for unit, claim in owned.items()
     ]
     slot = f"seek-{leases.last(tx, lease_name(group))[1] % SLOTS}"
@@ -230,7 +230,7 @@ def _put_handed(
 ) -> None:
     """Remember where new owners begin; units that nobody had before have no former owner."""
     handed = [
-        Handed(claim.unit, claim.unit_token, here)
+        Handed(claim.unit, claim.unit_token, here.whole())
         for claim, (_, here) in zip(commit.claims, claimed, strict=True)
         if claim.unit_token > 1
     ]
