@@ -12,7 +12,7 @@ import pytest
 
 import headrace
 from headrace.catalog.streams import StreamConfig
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, ReaderGroupElsewhereError
 from headrace.groups.readers.group import ReaderGroup
 from headrace.regions.linking import link, name_region
 from tests.regions.runtime.test_groups import in_loop, running
@@ -120,3 +120,167 @@ async def test_a_switched_group_goes_on_exactly_where_it_was(tmp_path: Path, the
             await publish(eu, "late", 4)
             assert sorted((await read(await report(us), 4))[0]) == sorted(names("late", 4))
     assert sorted(acked + rest) == sorted(names("eu", 60) + names("us", 60))
+
+
+class Going:
+    """A reader that acks all that it is given, and goes on and on."""
+
+    def __init__(self, group: ReaderGroup, name: str) -> None:
+        self.reader = group.reader(name, max_pending_per_key=1000)
+        self.acked: list[bytes] = []
+        self._task = asyncio.create_task(self._work())
+
+    async def _work(self) -> None:
+        async with self.reader:
+            async for delivery in self.reader:
+                try:
+                    await delivery.ack()
+                except HeadraceError:
+                    continue  # it comes again
+                self.acked.append(delivery.value)
+
+    @property
+    def waits_for(self) -> str:
+        return self.reader.status.waits_for
+
+    async def end(self) -> None:
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+
+@asynccontextmanager
+async def going(**groups: ReaderGroup) -> AsyncIterator[list[Going]]:
+    """Readers that run beside the test, one for each group, by its name."""
+    found = [Going(group, name) for name, group in groups.items()]
+    try:
+        yield found
+    finally:
+        for each in found:
+            await each.end()
+
+
+@in_loop
+async def test_readers_elsewhere_wait_and_begin_when_the_group_comes(
+    tmp_path: Path, there: str
+) -> None:
+    async with two(tmp_path, there) as (eu, us):
+        group = await eu.reader_groups.create("report", STREAMS, home="eu")
+        with running(eu, us):
+            other = await report(us)
+            async with going(r1=group, r2=other) as (here, far):
+                await until(lambda: "at home in eu" in far.waits_for)
+                for turn, (to, wins) in enumerate(
+                    [("us", far), ("eu", here), ("us", far), ("eu", here)]
+                ):
+                    await publish(eu, f"{turn}-eu", 20)
+                    await publish(us, f"{turn}-us", 20)
+                    source = us if to == "eu" else eu
+                    await source.regions.switch("reader/report", to=to)
+                    await publish(eu, f"{turn}-then", 4)
+                    last = names(f"{turn}-then", 4)
+                    await until(lambda w=wins, v=last: set(v) <= set(w.acked))
+                    lost = here if to == "us" else far
+                    await until(lambda one=lost, at=to: f"at home in {at}" in one.waits_for)
+                acked = here.acked + far.acked
+                assert len(acked) == len(set(acked)) == 4 * 44
+                info = await group.info()
+                assert [each.reader for each in info.readers] == ["r1"]
+                assert not (await other.info()).readers
+
+
+@in_loop
+async def test_a_lost_region_is_gone_on_for_and_returns(tmp_path: Path, there: str) -> None:
+    async with two(tmp_path, there) as (eu, us):
+        group = await eu.reader_groups.create("report", STREAMS, home="eu")
+        with running(us):
+            with running(eu):
+                await publish(eu, "eu", 20)
+                async with going(r1=group) as (here,):
+                    await until(lambda: len(here.acked) == 20)
+                await synced(eu, "reader/report")
+            # eu is gone: nothing of it runs, and what it publishes now does not cross
+            other = await report(us)
+            await publish(eu, "tail", 10)
+            async with going(r2=other) as (far,):
+                await us.regions.fail_over("eu", force=True)
+                await publish(us, "us", 10)
+                await until(lambda: set(names("us", 10)) <= set(far.acked))
+                with running(eu):
+                    await us.regions.rejoin("eu")
+                    await until(lambda: set(names("tail", 10)) <= set(far.acked))
+                    async with going(r1=group) as (here,):
+                        await until(lambda: "at home in us" in here.waits_for)
+                        await us.regions.switch("reader/report", to="eu")
+                        await publish(us, "back", 4)
+                        await until(lambda: len(here.acked) == 4)
+                        assert sorted(here.acked) == sorted(names("back", 4))
+                assert len(far.acked) == len(set(far.acked)) == 20
+
+
+async def synced(client: headrace.Headrace, group: str) -> None:
+    async def is_known() -> bool:
+        return not await client.regions.unsynced(group)
+
+    await until(is_known)
+
+
+@in_loop
+async def test_a_reset_at_home_counts_in_every_region(tmp_path: Path, there: str) -> None:
+    async with two(tmp_path, there) as (eu, us):
+        group = await eu.reader_groups.create("report", STREAMS, home="eu")
+        with running(eu, us):
+            other = await report(us)
+            await publish(eu, "eu", 20)
+            async with going(r1=group) as (here,):
+                await until(lambda: len(here.acked) == 20)
+                await synced(eu, "reader/report")
+                with pytest.raises(ReaderGroupElsewhereError, match="reset where it is at home"):
+                    await other.reset("earliest")
+                await group.reset("earliest")
+                await until(lambda: len(here.acked) == 40)
+            await group.reset("earliest")
+            await synced(eu, "reader/report")
+            await eu.regions.switch("reader/report", to="us")
+            async with going(r2=other) as (far,):
+                await until(lambda: len(far.acked) == 20)
+            await other.reset("latest")
+            await us.regions.switch("reader/report", to="eu")
+            await publish(us, "then", 3)
+            async with going(r1=group) as (here,):
+                await until(lambda: len(here.acked) == 3)
+                assert sorted(here.acked) == sorted(names("then", 3))
+
+
+@in_loop
+async def test_checkpoints_are_of_the_region_that_took_them(tmp_path: Path, there: str) -> None:
+    async with two(tmp_path, there) as (eu, us):
+        group = await eu.reader_groups.create("report", STREAMS, home="eu")
+        with running(eu, us):
+            other = await report(us)
+            await publish(eu, "eu", 10)
+            async with going(r1=group) as (here,):
+                await until(lambda: len(here.acked) == 10)
+                await group.checkpoint("ten")
+            with pytest.raises(ReaderGroupElsewhereError, match="taken where it is at home"):
+                await other.checkpoint("there")
+            await publish(eu, "more", 4)
+            async with going(r1=group) as (here,):
+                await until(lambda: len(here.acked) == 4)
+            # away and back, and nothing was read meanwhile: the checkpoint is still what it was
+            await eu.regions.switch("reader/report", to="us")
+            assert not await other.checkpoints()
+            await us.regions.switch("reader/report", to="eu")
+            async with going(r1=group) as (here,):
+                await until(lambda: here.reader.status.online)
+                await group.reset("ten")
+                await until(lambda: len(here.acked) == 4)
+            await eu.regions.switch("reader/report", to="us")
+            await publish(us, "us", 4)
+            async with going(r2=other) as (far,):
+                await until(lambda: len(far.acked) == 4)
+                assert set(far.acked) == set(names("us", 4))
+            await us.regions.switch("reader/report", to="eu")
+            await publish(us, "end", 1)
+            async with going(r1=group) as (here,):
+                await until(lambda: here.acked == names("end", 1))
+                assert not await group.checkpoints()
