@@ -6,14 +6,17 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 import headrace
+from headrace.catalog import progress
 from headrace.catalog.streams import StreamConfig
-from headrace.errors import HeadraceError, ReaderGroupElsewhereError
+from headrace.errors import GroupUpdateError, HeadraceError, LinkError, ReaderGroupElsewhereError
 from headrace.groups.readers.group import ReaderGroup
+from headrace.groups.readers.runtime import reading
 from headrace.regions.linking import link, name_region
 from tests.regions.runtime.test_groups import in_loop, running
 from tests.support import until
@@ -139,6 +142,12 @@ class Going:
                     continue  # it comes again
                 self.acked.append(delivery.value)
 
+    def has(self, wanted: list[bytes]) -> bool:
+        return set(wanted) <= set(self.acked)
+
+    def waits_in(self, why: str) -> bool:
+        return why in self.waits_for
+
     @property
     def waits_for(self) -> str:
         return self.reader.status.waits_for
@@ -177,10 +186,9 @@ async def test_readers_elsewhere_wait_and_begin_when_the_group_comes(
                     source = us if to == "eu" else eu
                     await source.regions.switch("reader/report", to=to)
                     await publish(eu, f"{turn}-then", 4)
-                    last = names(f"{turn}-then", 4)
-                    await until(lambda w=wins, v=last: set(v) <= set(w.acked))
+                    await until(partial(wins.has, names(f"{turn}-then", 4)))
                     lost = here if to == "us" else far
-                    await until(lambda one=lost, at=to: f"at home in {at}" in one.waits_for)
+                    await until(partial(lost.waits_in, f"at home in {to}"))
                 acked = here.acked + far.acked
                 assert len(acked) == len(set(acked)) == 4 * 44
                 info = await group.info()
@@ -284,3 +292,155 @@ async def test_checkpoints_are_of_the_region_that_took_them(tmp_path: Path, ther
             async with going(r1=group) as (here,):
                 await until(lambda: here.acked == names("end", 1))
                 assert not await group.checkpoints()
+
+
+@in_loop
+async def test_a_group_is_deleted_in_every_region(tmp_path: Path, there: str) -> None:
+    async with two(tmp_path, there) as (eu, us):
+        group = await eu.reader_groups.create("report", STREAMS, home="eu")
+        with running(eu, us):
+            other = await report(us)
+            async with going(r2=other) as (far,):
+                await until(lambda: "at home in eu" in far.waits_for)
+                await eu.reader_groups.delete("report")
+                await until(lambda: "there is no reader group" in far.waits_for)
+            assert await us.reader_groups.list() == ()
+            await publish(eu, "old", 4)
+            group = await eu.reader_groups.create("report", STREAMS, start="latest", home="eu")
+            await publish(eu, "new", 2)
+            async with going(r1=group) as (here,):
+                await until(lambda: sorted(here.acked) == names("new", 2))
+            await report(us)
+            await eu.regions.switch("reader/report", to="us")
+            await publish(us, "us", 2)
+            async with going(r2=await report(us)) as (far,):
+                await until(lambda: len(far.acked) == 2)
+                assert sorted(far.acked) == names("us", 2)
+
+
+@in_loop
+async def test_a_group_of_both_regions_begins_where_one_of_them_is(
+    tmp_path: Path, there: str
+) -> None:
+    """eu has acked 4, us has acked everything on its own; eu's progress is adopted."""
+    async with two(tmp_path, there) as (eu, us):
+        group = await eu.reader_groups.create("report", STREAMS)
+        other = await us.reader_groups.create("report", STREAMS, start="latest")
+        with running(eu, us):
+            await publish(eu, "eu", 10)
+            done, _ = await read(group, 4, readers=("r1",))
+            async with going(r2=other) as (far,):
+                await until(lambda: sorted(far.acked) == names("eu", 10))
+                with pytest.raises(LinkError, match="--adopt eu"):
+                    await eu.regions.enable("reader/report", home="eu")
+                await eu.regions.enable("reader/report", home="eu", adopt="eu")
+                await until(lambda: "at home in eu" in far.waits_for)
+                await eu.regions.switch("reader/report", to="us")
+                await until(lambda: len(far.acked) >= 16 - len(set(done)) + 4)
+                assert sorted(far.acked[10:]) == sorted(set(names("eu", 10)) - set(done))
+
+
+@in_loop
+async def test_its_config_travels_and_is_changed_at_home(tmp_path: Path, there: str) -> None:
+    async with two(tmp_path, there) as (eu, us):
+        group = await eu.reader_groups.create(
+            "report", STREAMS, start="latest", filter="*.1", retain="checkpoint", home="eu"
+        )
+        with running(eu, us):
+            other = await report(us)
+            info = await other.info()
+            assert (info.filter, info.retain, info.start) == ("*.1", "checkpoint", "latest")
+            with pytest.raises(ReaderGroupElsewhereError, match="configured where it is at home"):
+                await other.configure(retain="nothing")
+            with pytest.raises(GroupUpdateError, match="region group disable reader/report"):
+                await group.drop_streams(["clicks"])
+            await group.configure(checkpoint_every_s=60)
+
+            async def is_told() -> bool:
+                return (await other.info()).checkpoint_every_s == 60
+
+            await until(is_told)
+            # what only checkpoints keep is kept where they are taken: here its positions
+            assert _subscribed(us) == {"reader/report"}
+            assert _subscribed(eu) == {"reader/report/kept/"}
+            await eu.regions.switch("reader/report", to="us")
+            async with going(r2=other) as (far,):
+                await until(lambda: far.reader.status.online)
+            assert _subscribed(us) == {"reader/report/kept/"}
+            assert _subscribed(eu) == {"reader/report"}
+            again = await us.reader_groups.create(
+                "report",
+                STREAMS,
+                start="latest",
+                filter="*.1",
+                retain="checkpoint",
+                checkpoint_every_s=60,
+            )
+            assert (await again.info()).revision == (await other.info()).revision
+
+
+def _subscribed(client: headrace.Headrace) -> set[str]:
+    stream = client.log.stream("clicks")
+    return set(client.log.catalog.read(lambda tx: progress.subscribed(tx, stream.id)))
+
+
+@in_loop
+async def test_unlinked_it_is_in_this_region_alone(tmp_path: Path, there: str) -> None:
+    async with two(tmp_path, there) as (eu, us):
+        await eu.reader_groups.create("report", STREAMS, home="eu")
+        with running(eu, us):
+            other = await report(us)
+            await publish(eu, "eu", 10)
+            async with going(r1=await report(eu)) as (here,):
+                await until(lambda: len(here.acked) == 10)
+                await synced(eu, "reader/report")
+            async with going(r2=other) as (far,):
+                await until(lambda: "at home in eu" in far.waits_for)
+                unlinked = await us.regions.unlink("clicks")
+                assert unlinked.groups == ("reader/report",)
+                await us.publish("clicks.1", b"here", key="1")
+                await until(lambda: far.acked == [b"here"])
+
+
+@in_loop
+async def test_a_running_reader_goes_on_when_its_group_is_given_a_home(
+    tmp_path: Path, there: str
+) -> None:
+    async with two(tmp_path, there) as (eu, us):
+        group = await eu.reader_groups.create("report", STREAMS)
+        await publish(eu, "eu", 6)
+        async with going(r1=group) as (here,):
+            await until(lambda: len(here.acked) == 6)
+            with running(eu, us):
+                await eu.regions.enable("reader/report", home="eu")
+                await publish(eu, "then", 4)
+                await until(lambda: len(here.acked) == 10)
+                await synced(eu, "reader/report")
+                await eu.regions.switch("reader/report", to="us")
+                await publish(eu, "us", 2)
+                async with going(r2=await report(us)) as (far,):
+                    await until(lambda: sorted(far.acked) == names("us", 2))
+        assert len(here.acked) == len(set(here.acked)) == 10
+
+
+@in_loop
+async def test_what_is_not_answered_when_it_leaves_comes_again_elsewhere(
+    tmp_path: Path, there: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "HAND_OVER_S", 0.2)
+    async with two(tmp_path, there) as (eu, us):
+        group = await eu.reader_groups.create("report", STREAMS, home="eu")
+        with running(eu, us):
+            await publish(eu, "eu", 6)
+            other = await report(us)
+            async with group.reader("r1", max_pending_per_key=100) as reader:
+                held = [await reader.next(timeout_s=20) for _ in range(6)]
+                assert held[0] is not None
+                assert held[1] is not None
+                await held[0].ack()
+                await eu.regions.switch("reader/report", to="us")
+                with pytest.raises(HeadraceError):
+                    await held[1].ack()
+            async with going(r2=other) as (far,):
+                await until(lambda: len(far.acked) == 5)
+                assert set(far.acked) == set(names("eu", 6)) - {held[0].value}

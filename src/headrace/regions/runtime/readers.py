@@ -6,7 +6,7 @@ the state that its readers share; see :mod:`headrace.groups.readers.runtime.else
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
@@ -143,13 +143,12 @@ def make(tx: Tx, record: GroupRecord) -> None:
 def put(tx: Tx, record: GroupRecord, at: Mapping[SegmentId, tuple[int, Progress]]) -> None:
     """Put a group where a command of another region says; readers lose what they have."""
     name = name_of(record.key)
-    made, commit = _commit(tx, name)
-    claims.hold(tx, name.key, [unit_of(segment) for segment in commit.state.positions()])
-    _put_offline(commit, f"{EVICTED}the group was put elsewhere by a command of another region")
+    for commit in _commits(tx, record):
+        claims.hold(tx, name.key, [unit_of(segment) for segment in commit.state.positions()])
+        _put_offline(commit, f"{EVICTED}the group was put elsewhere by a command of another region")
+        elsewhere.leave(commit)
     found = [SeekPlace(unit_of(segment), key, to) for segment, (key, to) in at.items()]
     put_progress(tx, name.key, found)
-    elsewhere.leave(commit)
-    recording.put(commit, made)
 
 
 def reset(tx: Tx, record: GroupRecord) -> None:
@@ -168,19 +167,22 @@ def configure(tx: Tx, record: GroupRecord) -> None:
     """A group that is here was changed elsewhere, or is to be like one that is there."""
     name = name_of(record.key)
     wanted = elsewhere.decode(name, record.config)
-    made, commit = _commit(tx, name)
+    for commit in _commits(tx, record):
+        _configure(commit, wanted)
+
+
+def _configure(commit: GroupCommit, wanted: elsewhere.ReaderGroupOfRegions) -> None:
+    group = commit.name.group
     if {each.name for each in commit.record.streams} != set(wanted.streams):
         raise LinkError(
-            f"reader group {name.group!r} reads other streams here than in the region that "
-            f"replicates it ({', '.join(wanted.streams)}); delete it here: headrace reader rm "
-            f"{name.group}"
+            f"reader group {group!r} reads other streams here than in the region that replicates "
+            f"it ({', '.join(wanted.streams)}); delete it here: headrace reader rm {group}"
         )
     if commit.record.filter != wanted.filter:
         changed = msgspec.structs.replace(commit.record, filter=wanted.filter)
         commit.configure(changed)
     if commit.state.config != wanted.config:
         commit.put(Configure(wanted.config), by_region=True)
-    recording.put(commit, made)
 
 
 # --- leaving ---------------------------------------------------------------------------------
@@ -188,34 +190,36 @@ def configure(tx: Tx, record: GroupRecord) -> None:
 
 def bury(tx: Tx, record: GroupRecord) -> None:
     """Put readers offline that are dead, or frozen past their leases; holds :func:`locks`."""
-    made, commit = _commit(tx, name_of(record.key))
-    liveness.bury(commit)
-    recording.put(commit, made)
+    for commit in _commits(tx, record):
+        liveness.bury(commit)
 
 
 def is_drained(tx: Tx, record: GroupRecord) -> bool:
     """Whether nobody reads a group in this region any more."""
-    name = name_of(record.key)
-    return not GroupCommit(tx, name, StampedReplica(name.group)).state.members
+    return not any(commit.state.members for commit in _commits(tx, record))
 
 
 def leave(tx: Tx, record: GroupRecord) -> None:
     """A group that nobody reads here goes elsewhere."""
-    _, commit = _commit(tx, name_of(record.key))
-    elsewhere.leave(commit)
+    for commit in _commits(tx, record):
+        elsewhere.leave(commit)
 
 
 def fence(tx: Tx, record: GroupRecord) -> None:
     """Take a group away from whoever reads it here; what they ack from now on does not count."""
-    made, commit = _commit(tx, name_of(record.key))
-    _put_offline(commit, f"{EVICTED}the group is at home in another region")
-    elsewhere.leave(commit)
-    recording.put(commit, made)
+    for commit in _commits(tx, record):
+        _put_offline(commit, f"{EVICTED}the group is at home in another region")
+        elsewhere.leave(commit)
 
 
-def _commit(tx: Tx, name: ReaderGroupName) -> tuple[list[Committed], GroupCommit]:
-    made: list[Committed] = []
-    return made, GroupCommit(tx, name, StampedReplica(name.group), made)
+def _commits(tx: Tx, record: GroupRecord) -> Iterator[GroupCommit]:
+    """The group, if it is here, and what is decided of it on record afterwards."""
+    if exists(tx, record):
+        made: list[Committed] = []
+        name = name_of(record.key)
+        commit = GroupCommit(tx, name, StampedReplica(name.group), made)
+        yield commit
+        recording.put(commit, made)
 
 
 def _put_offline(commit: GroupCommit, why: str) -> None:
