@@ -12,6 +12,8 @@ from headrace.catalog import schema
 from headrace.catalog.streams import StreamConfig
 from headrace.cli import run
 from headrace.groups.partitioned.lifecycle import create_static
+from headrace.groups.readers.admin import create as create_readers
+from headrace.groups.readers.core.settings import GroupConfig
 from headrace.log.open import open_log
 from headrace.regions import enabling, moving
 from headrace.regions.linking import link, name_region
@@ -54,6 +56,14 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         us.create_stream(name, given)
     eu.create_stream("differs", StreamConfig(subjects=("differs.>",), partitions=2))
     eu.create_stream("outside", StreamConfig(subjects=("outside.>",)))
+    for group, read, end in (
+        ("report", ["orders", "one"], None),
+        ("partly", ["orders", "outside"], None),
+        ("ending", ["orders"], {"orders/0": 0, "orders/1": 0}),
+    ):
+        create_readers(
+            eu, group, given=read, start="earliest", end=end, filter=None, config=GroupConfig()
+        )
     open_log(folder / "blank").catalog.close()
     newer = open_log(folder / "newer")
     name_region(newer, "us")
@@ -117,6 +127,27 @@ CASES: dict[str, tuple[str, str]] = {
     "for ever": ("--catalog eu region synced orders billing --wait 9h", "3600 seconds at most"),
     "no tasks": ("--catalog eu region check orders --master local[1]", "goes with --deep"),
     "unlinked": ("--catalog eu region check outside --deep", "linked are: one, orders"),
+    "readers of no home": ("--catalog eu region group enable reader/report", "--home"),
+    "readers by snapshot": (
+        "--catalog eu region group enable reader/report --home eu --mode snapshot",
+        "leave mode out",
+    ),
+    "readers unlinked": (
+        "--catalog eu region group enable reader/partly --home eu",
+        "region link outside",
+    ),
+    "readers with an end": (
+        "--catalog eu region group enable reader/ending --home eu",
+        "without an end",
+    ),
+    "new readers unlinked": (
+        "--catalog eu reader create new --streams orders,outside --home eu",
+        "linked are: one, orders",
+    ),
+    "new readers nowhere": (
+        "--catalog eu reader create new --streams orders --home ap",
+        "none of the regions eu, us",
+    ),
     "no filter": ("--catalog eu region link outside us=us --filter a..b", "invalid filter"),
     "nothing passes": ("--catalog eu region link outside us=us --filter in.>", "outside.>"),
     "another filter": ("--catalog eu region link orders us=us --filter orders.a", "region unlink"),

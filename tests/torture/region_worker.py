@@ -32,7 +32,13 @@ def note(journal: int, what: str, value: bytes) -> None:
 @asynccontextmanager
 async def consuming(hr: headrace.Headrace, kind: str) -> AsyncIterator[Any]:
     """The member or session; what it gives is waited for."""
-    if kind != "shared":
+    if kind == "reader":
+        group = await hr.reader_groups.get(GROUP)
+        async with group.reader(
+            "m1", max_pending=PENDING_MAX, lease_ttl_ms=PIN_TTL_MS, join_delay_ms=1
+        ) as reader:
+            yield reader
+    elif kind != "shared":
         options = {"max_pending": PENDING_MAX, "pin_ttl_ms": PIN_TTL_MS, "drain_limit_ms": 2000}
         async with hr.join("orders", GROUP, member="m1", **options) as member:
             yield member

@@ -33,12 +33,14 @@ from headrace.errors import HeadraceError, SwitchError
 from headrace.groups.partitioned.lifecycle import create_elastic, create_static
 from headrace.groups.partitioned.names import GroupName
 from headrace.groups.progress import AckedRanges, Progress, store
+from headrace.groups.readers.admin import create as create_readers
+from headrace.groups.readers.core.settings import GroupConfig
 from headrace.groups.shared import properties
 from headrace.groups.shared.properties import GroupProperties
 from headrace.log.events import Event
 from headrace.log.log import Log
 from headrace.log.open import open_log
-from headrace.regions import enabling, losing, moving
+from headrace.regions import enabling, kinds, losing, moving
 from headrace.regions.checking import check
 from headrace.regions.linking import link, name_region
 from headrace.regions.records import AGENT_LEASE, get_group
@@ -47,7 +49,7 @@ from tests.torture import region_account
 from tests.torture.region_account import Counted, Line, Loss
 from tests.torture.region_worker import GROUP, PENDING_MAX, PIN_TTL_MS
 
-Kind = Literal["static", "shared", "elastic"]
+Kind = Literal["static", "shared", "elastic", "reader"]
 Mode = Literal["origin", "snapshot"]
 REGIONS = ("eu", "us")
 KEYS = 7
@@ -122,8 +124,13 @@ class Side:
         return self.log.catalog.leases.get(AGENT_LEASE) is not None
 
     def knows(self, key: str) -> bool:
-        """Whether a group is known to be replicated."""
-        return self.log.catalog.read(lambda tx: get_group(tx, key)) is not None
+        """Whether a group is here, and known to be replicated."""
+
+        def look(tx: Tx) -> bool:
+            found = get_group(tx, key)
+            return found is not None and kinds.exists(tx, found)
+
+        return self.log.catalog.read(look)
 
     def close(self) -> None:
         for what in list(self.programs):
@@ -147,7 +154,9 @@ class Ordeal:
         self.kind, self.rng, self.mode = kind, rng, mode
         self._load = random.Random(rng.random())
         self.sides = {name: Side(name, folder, kind, urls.get(name)) for name in REGIONS}
-        self.key = f"{GROUP}:orders.>" if kind == "shared" else f"orders.{GROUP}"
+        self.key = {"shared": f"{GROUP}:orders.>", "reader": f"reader/{GROUP}"}.get(
+            kind, f"orders.{GROUP}"
+        )
         # An elastic group has a place of its own in the source, beside that in its work queue.
         self.reader = GroupName("orders", GROUP).consumed if kind == "elastic" else self.key
         self.near = Neighbours()
@@ -170,6 +179,15 @@ class Ordeal:
         link(eu.log, "orders", "us", here=here, catalog=there, store=us.store)
         if self.kind == "static":
             create_static(eu.log, "orders", GROUP, max_members=4, members=["m1"])
+        elif self.kind == "reader":
+            create_readers(
+                *(eu.log, GROUP),
+                given=["orders"],
+                start="earliest",
+                end=None,
+                filter=None,
+                config=GroupConfig(),
+            )
         elif self.kind == "elastic":
             create_elastic(
                 eu.log,
@@ -419,6 +437,7 @@ def torture_all_regions(moves: int, seed: int, folder: Path) -> tuple[Outcome, .
         ("static", "origin"),
         ("shared", "origin"),
         ("elastic", "origin"),
+        ("reader", "origin"),
         ("static", "snapshot"),
         ("shared", "snapshot"),
     )

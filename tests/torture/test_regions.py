@@ -81,7 +81,7 @@ def test_a_journal_is_counted_while_it_grows(tmp_path: Path) -> None:
     assert tail.acked() == 2
 
 
-@pytest.mark.parametrize("kind", ["static", "shared"])
+@pytest.mark.parametrize("kind", ["static", "shared", "reader"])
 def test_groups_move_between_regions_while_programs_die(tmp_path: Path, kind: Kind) -> None:
     outcome = torture_regions(kind, 3, 3, tmp_path)
     assert outcome.counted.findings == ()

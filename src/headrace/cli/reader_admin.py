@@ -19,6 +19,8 @@ from headrace.errors import UnreadableRecordError
 from headrace.groups.readers import admin
 from headrace.groups.readers.group import ReaderGroup
 from headrace.groups.readers.info import ReaderGroupInfo
+from headrace.groups.readers.names import ReaderGroupRecord
+from headrace.log.log import Log
 
 streams_app = App(name="streams", help="Let a reader group read more streams, or fewer.")
 
@@ -60,6 +62,9 @@ def create(
     start_cut: Annotated[Path | None, Parameter(help="Begin at the cut in this file.")] = None,
     end_cut: Annotated[Path | None, Parameter(help="End at the cut in this file.")] = None,
     filter: Annotated[str | None, Parameter(help="Only subjects that match.")] = None,
+    home: Annotated[
+        str | None, Parameter(help="In all regions of its streams, and read in this one.")
+    ] = None,
     keep: Kept = AS_USUAL,
     options: Options = NONE,
 ) -> None:
@@ -67,6 +72,7 @@ def create(
 
     * `headrace reader create report --streams orders,clicks`
     * `headrace reader create report --streams orders --start latest --retain checkpoint`
+    * `headrace reader create report --streams orders --home eu`
     """
     place: object = place_of(start) if start_cut is None else from_file(start_cut)
     stop = None if end_cut is None else from_file(end_cut)
@@ -78,11 +84,20 @@ def create(
             3 if keep.checkpoints_outstanding is None else keep.checkpoints_outstanding
         ),
     )
+    given = values.words(streams)
+
+    def make(log: Log) -> ReaderGroupRecord:
+        return admin.create(
+            log, group, given=given, start=place, end=stop, filter=filter, config=config
+        )
+
     with options.open() as log:
-        record = admin.create(
-            log, group, given=values.words(streams), start=place, end=stop, filter=filter,
-            config=config,
-        )  # fmt: skip
+        if home is None:
+            record = make(log)
+        else:
+            from headrace.regions.creating import create_replicated_readers
+
+            record = create_replicated_readers(log, group, given, home, make)
     listed = ", ".join(stream.name for stream in record.streams)
     options.show(
         done_shapes.CreatedReaderGroup(

@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 StreamName = Annotated[str, Parameter(help="The stream.")]
 ReplicatedArgument = Annotated[
-    str, Parameter(help="A full name, STREAM/GROUP or $share/GROUP/FILTER, or the group's stream.")
+    str, Parameter(help="A full name, as STREAM/GROUP or reader/GROUP, or the group's stream.")
 ]
 PlainGroup = Annotated[str | None, Parameter(help="The group's name, after its stream.")]
 

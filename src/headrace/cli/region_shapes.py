@@ -234,6 +234,8 @@ def named(key: str) -> str:
     """The name of a replicated group that every command takes; its records have its key."""
     if ":" in key:
         return shared_name(key)
+    if "/" in key:
+        return key
     stream, _, group = key.partition(".")
     return full_name(stream, group)
 

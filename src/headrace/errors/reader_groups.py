@@ -127,3 +127,12 @@ class NotRetainedByHandError(InvalidInputError):
             "retain='manual' to do so by hand"
         )
         self.group = group
+
+
+class ReaderGroupElsewhereError(HeadraceError):
+    """A reader group is replicated, and is not consumed in this region now."""
+
+    def __init__(self, group: str, why: str, what: str = "nobody reads it here") -> None:
+        super().__init__(f"reader group {group!r}: {what}: {why}")
+        self.group = group
+        self.why = why

@@ -157,12 +157,15 @@ def parse(text: str) -> FullName | None:
 
 
 def of_key(key: str) -> FullName:
-    """The name of a partitioned or shared group by the key under which the catalog keeps it.
+    """The name of a group by the key under which the catalog keeps it.
 
-    >>> str(of_key("orders.billing")), str(of_key("audit:orders.>"))
-    ('orders/billing', '$share/audit/orders.>')
+    >>> str(of_key("orders.billing")), str(of_key("audit:orders.>")), str(of_key("reader/report"))
+    ('orders/billing', '$share/audit/orders.>', 'reader/report')
     """
-    return _of_shared_key(key) if ":" in key else _of_partitioned_key(key)
+    if ":" in key:
+        return _of_shared_key(key)
+    family, slash, rest = key.partition("/")
+    return _form(family).read(rest) if slash else _of_partitioned_key(key)
 
 
 def resolve(tx: Tx, text: str) -> FullName:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from headrace.catalog import Tx
 from headrace.errors import HeadraceError, QueueNotEmptyError
-from headrace.groups.homes import ORIGIN
+from headrace.groups.homes import ORIGIN, GroupRecord
 from headrace.groups.partitioned.lifecycle import delete
 from headrace.groups.partitioned.names import GroupName
-from headrace.groups.partitioned.runtime.ownership import read_config
+from headrace.groups.readers.admin import delete as delete_readers
+from headrace.groups.readers.names import ReaderGroupName
 from headrace.log.log import Log
 from headrace.regions import enabling, kinds
 from headrace.regions.records import require_link, require_region
@@ -31,15 +32,53 @@ def create_replicated(
     elastic: bool = False,
 ) -> T:
     """Make a group and let it follow its consumers; what is refused leaves nothing behind."""
-    mode = ORIGIN if mode is None else mode
+    return _create(
+        log,
+        GroupRecord(
+            key=name.key,
+            family=kinds.ELASTIC if elastic else kinds.STATIC,
+            streams=(name.stream,),
+            config=b"",
+        ),
+        home,
+        create,
+        ORIGIN if mode is None else mode,
+        delete=lambda: delete(log, name.stream, name.group),
+    )
+
+
+def create_replicated_readers(
+    log: Log, group: str, given: Sequence[str], home: str | None, create: Callable[[Log], T]
+) -> T:
+    """Make a reader group that is in other regions as well; what is refused leaves nothing."""
+    key, read = ReaderGroupName(group).key, tuple(given)
+    return _create(
+        log,
+        GroupRecord(key=key, family=kinds.READER, streams=read, config=b""),
+        home,
+        create,
+        ORIGIN,
+        delete=lambda: delete_readers(log, group),
+    )
+
+
+def _create(
+    log: Log,
+    wanted: GroupRecord,
+    home: str | None,
+    create: Callable[[Log], T],
+    mode: str,
+    *,
+    delete: Callable[[], object],
+) -> T:
     enabling.check_mode(mode)
-    kinds.check_home(kinds.ELASTIC if elastic else kinds.STATIC, name.key, home, mode)
+    kinds.check_home(wanted.family, wanted.key, home, mode)
 
     def look(tx: Tx) -> tuple[set[str], str, bool]:
-        link = require_link(tx, name.stream)
+        found = [require_link(tx, stream) for stream in wanted.streams]
         me = require_region(tx).name
-        known = {me, *(member.region for member in link.members)}
-        return known, me, read_config(tx, name) is not None
+        known = {me, *(member.region for link in found for member in link.members)}
+        return known, me, kinds.exists(tx, wanted)
 
     regions, me, was_there = log.catalog.read(look, snapshot=True)
     enabling.check_regions(regions, me, home, None)
@@ -48,11 +87,11 @@ def create_replicated(
         for attempt in range(ATTEMPTS_MAX):
             made = create(log)
             try:
-                enabling.enable(log, name.key, neighbours, home=home, mode=mode)
+                enabling.enable(log, wanted.key, neighbours, home=home, mode=mode)
                 break
             except HeadraceError as error:
                 if not was_there:
-                    delete(log, name.stream, name.group)
+                    delete()
                 # The pipeline began to fill the work queue before its rows were given places.
                 again = isinstance(error, QueueNotEmptyError) and attempt + 1 < ATTEMPTS_MAX
                 if was_there or not again:

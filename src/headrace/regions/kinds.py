@@ -10,7 +10,16 @@ from typing import Literal
 
 import msgspec
 
-from headrace.catalog import Tx, claims, entries, leases, progress, replicas, streams
+from headrace.catalog import (
+    Tx,
+    claims,
+    entries,
+    leases,
+    progress,
+    reader_groups,
+    replicas,
+    streams,
+)
 from headrace.errors import InvalidNameError, LinkError, UnknownGroupError
 from headrace.groups.homes import ORIGIN, GroupRecord
 from headrace.groups.names import of_key
@@ -27,14 +36,19 @@ from headrace.groups.partitioned.runtime import units
 from headrace.groups.partitioned.runtime.ownership import read_config
 from headrace.groups.partitioned.runtime.units import consumed_lock, layout_of, progress_names
 from headrace.groups.progress import Progress
+from headrace.groups.readers.admin import delete as delete_readers
+from headrace.groups.readers.core.segments import SegmentId
 from headrace.groups.shared import properties
 from headrace.groups.shared.core.messages import unit_of
 from headrace.groups.shared.properties import GroupProperties
 from headrace.groups.shared.runtime import state
 from headrace.log.log import Log
+from headrace.regions.records import LinkRecord
 from headrace.regions.runtime import queues
+from headrace.regions.runtime import readers as readers_
 from headrace.subjects import overlaps
 
+READER: Literal["reader"] = "reader"
 STATIC: Literal["static"] = "static"
 SHARED: Literal["shared"] = "shared"
 ELASTIC: Literal["elastic"] = "elastic"
@@ -48,8 +62,10 @@ Configs = dict[str, streams.StreamConfig | None]
 _properties_decoder = msgspec.json.Decoder(GroupProperties)
 
 
-def describe(tx: Tx, key: str, linked: Mapping[str, object]) -> GroupRecord:
+def describe(tx: Tx, key: str, linked: Mapping[str, LinkRecord]) -> GroupRecord:
     """A group that is to be replicated; ``linked`` are the streams of this region that are."""
+    if readers_.is_key(key):
+        return readers_.describe(tx, key, linked)
     if ":" in key:
         found = properties.require(tx, key)
         names = [
@@ -78,10 +94,23 @@ def describe(tx: Tx, key: str, linked: Mapping[str, object]) -> GroupRecord:
 
 
 def check_home(family: str, key: str, home: str | None, mode: str) -> None:
-    """Refuse an elastic group without a home, or by snapshots: one work queue is filled."""
+    """Refuse a group that has to have a home without one, or by snapshots.
+
+    One work queue is filled, and one state of readers counts.
+    """
+    name = str(of_key(key))
+    if family == READER and home is None:
+        raise LinkError(
+            f"group {name!r} is a reader group, and its readers share one state, which is that of "
+            "one region: say which, with home= or --home"
+        )
+    if family == READER and mode != ORIGIN:
+        raise LinkError(
+            f"group {name!r} is a reader group, and single acks of its readers count everywhere: "
+            "its progress is exchanged by origin; leave mode out"
+        )
     if family != ELASTIC:
         return
-    name = str(of_key(key))
     if home is None:
         raise LinkError(
             f"group {name!r} is elastic, and its work queue is filled in one region alone: say "
@@ -96,6 +125,8 @@ def check_home(family: str, key: str, home: str | None, mode: str) -> None:
 
 def begin(tx: Tx, record: GroupRecord) -> None:
     """A group of this region is about to be replicated; holds :func:`begin_locks`."""
+    if record.family == READER:
+        readers_.begin(tx, record)
     if record.family == ELASTIC:
         queues.begin(tx, GroupName.of_key(record.key))
 
@@ -108,6 +139,8 @@ def end(tx: Tx, record: GroupRecord) -> None:
 
 def begin_locks(record: GroupRecord) -> set[str]:
     """The locks for :func:`begin` and :func:`end`."""
+    if record.family == READER:
+        return readers_.locks(record.key)
     return _queue_locks(record) if record.family == ELASTIC and record.config else set()
 
 
@@ -140,13 +173,15 @@ def take_in_locks(record: GroupRecord) -> set[str]:
 
 def leave(tx: Tx, record: GroupRecord) -> None:
     """A group that nobody holds here goes elsewhere; holds :func:`fence_locks`."""
+    if record.family == READER:
+        readers_.leave(tx, record)
     if record.family == ELASTIC:
         queues.empty(tx, GroupName.of_key(record.key))
 
 
 def readers(tx: Tx, record: GroupRecord, configs: Configs | None = None) -> list[str]:
     """The names of a group's rows of progress; ``configs`` keeps what was read for others."""
-    if record.family == SHARED:
+    if record.family in (SHARED, READER):
         return [record.key]
     name = GroupName.of_key(record.key)
     configs = {} if configs is None else configs
@@ -164,12 +199,13 @@ def readers(tx: Tx, record: GroupRecord, configs: Configs | None = None) -> list
 
 def salvaged(key: str) -> GroupRecord:
     """As much of a record that cannot be read as its key tells."""
-    return GroupRecord(key=key, family=SHARED if ":" in key else STATIC, streams=(), config=b"")
+    family = READER if readers_.is_key(key) else SHARED if ":" in key else STATIC
+    return GroupRecord(key=key, family=family, streams=(), config=b"")
 
 
 def is_reader(key: str, reader: str) -> bool:
     """Whether a row of progress belongs to a group, whatever members it has."""
-    if ":" in key:
+    if ":" in key or readers_.is_key(key):
         return reader == key
     name, _, member = reader.rpartition(".")
     if GroupName.is_consumed(reader) and name == key:
@@ -179,12 +215,18 @@ def is_reader(key: str, reader: str) -> bool:
 
 def exists(tx: Tx, record: GroupRecord) -> bool:
     """Whether this region has the group itself."""
+    if record.family == READER:
+        return readers_.exists(tx, record)
     bucket = _BUCKETS.get(record.family)
     return bucket is not None and entries.get(tx, bucket, record.key) is not None
 
 
 def make(log: Log, record: GroupRecord) -> None:
     """Make a group that came from another region, with nothing acked yet."""
+    if record.family == READER:
+        locks = {streams.LOCK_ALL, *readers_.locks(record.key)}
+        log.catalog.write(lambda tx: readers_.make(tx, record), locks=sorted(locks))
+        return
     if record.family != SHARED:
         config = decode_static if record.family == STATIC else decode_elastic
         create_with(log, GroupName.of_key(record.key), config(record.config))
@@ -199,6 +241,9 @@ def make(log: Log, record: GroupRecord) -> None:
 
 def remove(log: Log, record: GroupRecord) -> None:
     """Delete a group that was deleted in another region."""
+    if record.family == READER:
+        delete_readers(log, of_key(record.key).group)
+        return
     if record.family != SHARED:
         name = GroupName.of_key(record.key)
         delete(log, name.stream, name.group)
@@ -215,6 +260,9 @@ def seek(
 ) -> None:
     """Put a reader where a command of another region says; its owners lose the unit."""
     number, segment_id = segment
+    if record.family == READER:
+        readers_.put(tx, record, {SegmentId(stream, number): (segment_id, to)})
+        return
     if record.family == SHARED:
         state.seek(tx, reader, {unit_of(stream, number): (segment_id, to)})
         return
@@ -224,6 +272,8 @@ def seek(
 
 def seek_locks(record: GroupRecord, reader: str, stream: str, number: int) -> list[str]:
     """The locks for :func:`seek`."""
+    if record.family == READER:
+        return sorted(readers_.locks(record.key))
     if record.family == SHARED:
         return list(state.seek_locks(reader, [unit_of(stream, number)]))
     found = units.seek_locks(GroupName.of_key(record.key), reader, [number])
@@ -237,11 +287,15 @@ def channels(record: GroupRecord, readers: Iterable[str]) -> set[str]:
         found.add(leases.channel(state.lease_name(record.key)))
     if record.family == ELASTIC:
         found.add(progress.channel(record.key))
+    if record.family == READER:
+        found.add(reader_groups.channel(of_key(record.key).group))
     return found
 
 
 def is_drained(tx: Tx, record: GroupRecord) -> bool:
     """Whether nobody in this region owns anything of a group any more."""
+    if record.family == READER:
+        return readers_.is_drained(tx, record)
     return not any(claim.owner is not None for claim in _claims(tx, record))
 
 
@@ -251,6 +305,9 @@ def fence_absent(tx: Tx, record: GroupRecord) -> None:
     The leader of a shared group takes back what its sessions have, and gives its lease back when
     that is done.  Sessions of one whose lease ran out have counted it as lost before that.
     """
+    if record.family == READER:
+        readers_.bury(tx, record)
+        return
     if record.family == SHARED:
         if leases.get(tx, state.lease_name(record.key)) is None:
             fence(tx, record)
@@ -277,6 +334,9 @@ def _is_pinned(tx: Tx, name: GroupName, owner: str) -> bool:
 
 def reset(tx: Tx, record: GroupRecord) -> None:
     """Nothing is acked of a group that was here on its own: another region's progress counts."""
+    if record.family == READER:
+        readers_.reset(tx, record)
+        return
     source = streams.get(tx, record.streams[0]) if record.family == ELASTIC else None
     if source is not None:
         queues.enlist(tx, GroupName.of_key(record.key), source)
@@ -292,7 +352,7 @@ def restart(tx: Tx, record: GroupRecord) -> None:
     """A group that is here was begun anew elsewhere: as it is there, and with nothing acked."""
     if not exists(tx, record):
         return
-    if record.family != SHARED:
+    if record.family in _BUCKETS and record.family != SHARED:
         entries.put(tx, _BUCKETS[record.family], record.key, record.config)
     reset(tx, record)
 
@@ -301,10 +361,14 @@ def configure(tx: Tx, record: GroupRecord) -> None:
     """A group that is here was changed elsewhere; holds :func:`reset_locks`."""
     if record.family == ELASTIC and exists(tx, record):
         entries.put(tx, ELASTIC_BUCKET, record.key, record.config)
+    elif record.family == READER and exists(tx, record):
+        readers_.configure(tx, record)
 
 
 def reset_locks(tx: Tx, record: GroupRecord) -> set[str]:
     """The locks for :func:`reset` and :func:`restart`."""
+    if record.family == READER:
+        return readers_.locks(record.key)
     found = {entries.lock(_BUCKETS[record.family])} if record.family != SHARED else set()
     for reader in readers(tx, record):
         for name in record.streams:
@@ -316,6 +380,8 @@ def reset_locks(tx: Tx, record: GroupRecord) -> set[str]:
 
 def fence_locks(tx: Tx, record: GroupRecord) -> set[str]:
     """The locks for :func:`fence` and :func:`fence_absent`: no ack may be on its way past them."""
+    if record.family == READER:
+        return readers_.locks(record.key)
     found = {claims.lock(claim.group, claim.unit) for claim in _claims(tx, record)}
     if record.family == SHARED:
         found.add(leases.lock(state.lease_name(record.key)))
@@ -324,6 +390,9 @@ def fence_locks(tx: Tx, record: GroupRecord) -> set[str]:
 
 def fence(tx: Tx, record: GroupRecord) -> None:
     """Take a group away from whoever has it here; what they ack from now on does not count."""
+    if record.family == READER:
+        readers_.fence(tx, record)
+        return
     if record.family == SHARED:
         leases.fence(tx, state.lease_name(record.key))
     for name in {record.key, *readers(tx, record)}:

@@ -79,6 +79,9 @@ def _release(tx: Tx, stream: str) -> tuple[str, ...]:
         if stream not in record.streams:
             continue
         left = tuple(name for name in record.streams if name != stream)
+        if record.family == kinds.READER:
+            left = ()  # what its readers share is of all of them
+            replicas.forget_reader(tx, key)
         if left:
             put_group(tx, msgspec.structs.replace(record, streams=left))
         else:

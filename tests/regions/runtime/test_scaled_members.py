@@ -17,7 +17,7 @@ from tests.regions.runtime.test_groups import in_loop, running
 from tests.support import until
 
 KEYS = 8
-KEY = {"static": "orders.billing", "shared": "audit:>"}
+KEY = {"static": "orders.billing", "shared": "audit:>", "reader": "reader/report"}
 
 
 async def take(
@@ -36,6 +36,10 @@ async def take(
         async with client.join("orders", "billing", member="m1") as member:
             await each(member)
         return
+    if kind == "reader":
+        async with (await client.reader_groups.get("report")).reader("r1") as reader:
+            await each(reader)
+        return
     async with client.session("worker") as session:
         await session.subscribe("$share/audit/>")
         await each(session)
@@ -47,7 +51,10 @@ async def publish(client: headrace.Headrace, first: int, count: int) -> None:
             await client.publish(f"0.{key}", b"%d" % at, key=str(key))
 
 
-@pytest.mark.parametrize(("kind", "database"), [("static", "sqlite"), ("shared", "postgres")])
+@pytest.mark.parametrize(
+    ("kind", "database"),
+    [("static", "sqlite"), ("shared", "postgres"), ("reader", "sqlite"), ("reader", "postgres")],
+)
 @in_loop
 async def test_members_go_on_in_another_region_through_splits_and_merges(
     tmp_path: Path, request: pytest.FixtureRequest, kind: str, database: str
@@ -67,6 +74,8 @@ async def test_members_go_on_in_another_region_through_splits_and_merges(
         link(eu.log, "orders", "us", here=address, catalog=there, store=store, writers="eu")
         if kind == "static":
             await eu.groups.create_static("orders", "billing", max_members=1, members=["m1"])
+        elif kind == "reader":
+            await eu.reader_groups.create("report", ["orders"])
         else:
             await eu.shared_groups.declare("audit", ">", start="earliest")
         enabling.enable(eu.log, KEY[kind], RegionRunner(eu.log)._neighbours, home="eu")

@@ -20,9 +20,10 @@ from headrace.regions import enabling
 from headrace.regions.linking import link
 from tests.regions.runtime.test_groups import in_loop
 from tests.regions.runtime.world import Stepped, settle
+from tests.support import until
 
 ONE = StreamConfig(subjects=("orders.>",), partitions=1)
-KEYS = {"static": "orders.billing", "shared": "audit:orders.>"}
+KEYS = {"static": "orders.billing", "shared": "audit:orders.>", "reader": "reader/report"}
 
 
 class Side(Stepped):
@@ -56,9 +57,18 @@ def two(tmp_path: Path, catalog_url: str) -> Iterator[tuple[Side, Side]]:
 
 
 @asynccontextmanager
-async def member(hr: headrace.Headrace, kind: str) -> AsyncIterator[Any]:
+async def member(hr: headrace.Headrace, kind: str, *sides: Side) -> AsyncIterator[Any]:
     """A member of the group, as an iterator of deliveries."""
-    if kind == "static":
+    if kind == "reader":
+        async with (await hr.reader_groups.get("report")).reader("r1") as reader:
+
+            def is_online() -> bool:
+                settle(*sides)  # the agent answers for its home
+                return reader.status.online
+
+            await until(is_online)
+            yield aiter(reader)
+    elif kind == "static":
         async with hr.join("orders", "billing", member="m1") as joined:
             yield aiter(joined)
     else:
@@ -73,16 +83,19 @@ async def ten_published(a: Side, b: Side, kind: str) -> AsyncIterator[headrace.H
     async with headrace.open(a.url, store=a.store) as hr:
         if kind == "static":
             await hr.groups.create_static("orders", "billing", max_members=1, members=["m1"])
+        elif kind == "reader":
+            await hr.reader_groups.create("report", ["orders"])
         else:
             await hr.shared_groups.declare("audit", "orders.>", start="earliest")
-        enabling.enable(a.log, KEYS[kind], a.neighbours)
+        home = "a" if kind == "reader" else None
+        enabling.enable(a.log, KEYS[kind], a.neighbours, home=home)
         settle(a, b)
         a.one_by_one(10)
         settle(a, b)
         yield hr
 
 
-@pytest.mark.parametrize("kind", ["static", "shared"])
+@pytest.mark.parametrize("kind", ["static", "shared", "reader"])
 @in_loop
 async def test_an_ack_of_what_was_trimmed_in_flight_counts_everywhere(
     two: tuple[Side, Side], kind: str
@@ -90,7 +103,7 @@ async def test_an_ack_of_what_was_trimmed_in_flight_counts_everywhere(
     a, b = two
     key = KEYS[kind]
     async with ten_published(a, b, kind) as hr:
-        async with asyncio.timeout(60), member(hr, kind) as events:
+        async with asyncio.timeout(60), member(hr, kind, a, b) as events:
             found = [await anext(events) for _ in range(8)]
             await found[4].ack()
             settle(a, b)
@@ -112,7 +125,7 @@ async def test_an_ack_of_what_was_trimmed_in_flight_counts_everywhere(
     assert a.acked(key) == set(range(8))
 
 
-@pytest.mark.parametrize("kind", ["static", "shared"])
+@pytest.mark.parametrize("kind", ["static", "shared", "reader"])
 @in_loop
 async def test_what_was_trimmed_unread_is_consumed_elsewhere(
     two: tuple[Side, Side], kind: str
@@ -121,13 +134,13 @@ async def test_what_was_trimmed_unread_is_consumed_elsewhere(
     key = KEYS[kind]
     async with ten_published(a, b, kind) as hr:
         async with asyncio.timeout(60):
-            async with member(hr, kind) as events:
+            async with member(hr, kind, a, b) as events:
                 found = [await anext(events) for _ in range(8)]
                 await found[1].ack()
                 await found[7].ack()
             settle(a, b)
             a.log.trim("orders", {0: 5})
-            async with member(hr, kind) as events:
+            async with member(hr, kind, a, b) as events:
                 found = [await anext(events) for _ in range(4)]
                 assert [delivery.offset for delivery in found] == [5, 6, 8, 9]
                 await found[1].ack()

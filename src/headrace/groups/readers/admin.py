@@ -12,7 +12,7 @@ from contextlib import suppress
 
 import msgspec
 
-from headrace.catalog import Tx, claims, leases, reader_groups, spark_readers, streams
+from headrace.catalog import Tx, claims, entries, leases, reader_groups, spark_readers, streams
 from headrace.catalog import progress as stored
 from headrace.catalog.records import left_out
 from headrace.catalog.streams import Stream
@@ -23,7 +23,7 @@ from headrace.errors import (
     ReadersOnlineError,
     UnreadableRecordError,
 )
-from headrace.groups import decisions
+from headrace.groups import decisions, homes
 from headrace.groups.decisions import Decision, What
 from headrace.groups.letter_names import stream_of
 from headrace.groups.progress import Progress
@@ -138,14 +138,19 @@ def create(
     def run(tx: Tx) -> ReaderGroupRecord:
         if (there := made(tx)) is not None:
             return there
-        row = reader_groups.get(tx, group)
-        revision = 1 + max(0 if row is None else row.revision, claims.top(tx, name.key))
+        revision = next_revision(tx, name)
         record = msgspec.structs.replace(wanted, id=revision, created_us=tx.now_us())
-        _begin(GroupMoment(tx, name, record), begin, stop, config)
+        put_new(GroupMoment(tx, name, record), begin, stop, config)
         return record
 
     locks = [reader_groups.lock(group), streams.LOCK_ALL, *decisions.locks(str(name))]
     return log.catalog.write(run, locks=locks)
+
+
+def next_revision(tx: Tx, name: ReaderGroupName) -> int:
+    """The first revision of a new group: above every token that its name ever had."""
+    row = reader_groups.get(tx, name.group)
+    return 1 + max(0 if row is None else row.revision, claims.top(tx, name.key))
 
 
 def _check_filter(filter: str, read: Iterable[Stream]) -> None:
@@ -157,7 +162,8 @@ def _check_filter(filter: str, read: Iterable[Stream]) -> None:
         )
 
 
-def _begin(moment: GroupMoment, begin: Cut, stop: Cut | None, config: GroupConfig) -> None:
+def put_new(moment: GroupMoment, begin: Cut, stop: Cut | None, config: GroupConfig) -> None:
+    """Store a new group that begins at a cut."""
     tx, name, record = moment.tx, moment.name, moment.record
     found = moment.map()
     state = cuts.begin_at(begin, found.graph, config, end_cut=stop)
@@ -255,8 +261,14 @@ def delete(log: Log, group: str, *, force: bool = True) -> None:
         decisions.forget(tx, str(name))
         reader_groups.delete(tx, group)
         spark_readers.forget_group(tx, group)
+        homes.deleted_here(tx, name.key)
 
-    locks = [reader_groups.lock(group), streams.LOCK_ALL, *decisions.locks(str(name))]
+    locks = [
+        reader_groups.lock(group),
+        streams.LOCK_ALL,
+        entries.lock(homes.GROUPS_BUCKET),
+        *decisions.locks(str(name)),
+    ]
     if letters is not None:
         locks.append(streams.lock(letters))
     log.catalog.write(run, locks=locks)

@@ -22,7 +22,7 @@ from headrace.groups.readers import admin, operations, waiting
 from headrace.groups.readers import info as info_
 from headrace.groups.readers.core.checkpoints import CheckpointKind
 from headrace.groups.readers.core.settings import Retain
-from headrace.groups.readers.core.updates import CancelCheckpoints, Configure, ResetToCheckpoint
+from headrace.groups.readers.core.updates import CancelCheckpoints, ResetToCheckpoint
 from headrace.groups.readers.info import (
     CheckpointInfo,
     ReaderExplanation,
@@ -38,6 +38,7 @@ from headrace.groups.readers.runtime.hub import ReaderHub, hub_of
 from headrace.groups.readers.runtime.reading import ReaderInstance, SegmentReader
 from headrace.groups.readers.runtime.transaction import Committed
 from headrace.host import Host, Stage
+from headrace.log.log import Log
 from headrace.subjects.arguments import checked_calls
 
 T = TypeVar("T")
@@ -222,7 +223,11 @@ class ReaderGroup:
             checkpoints_kept=wanted(checkpoints_kept, now.checkpoints_kept),
             checkpoints_outstanding=wanted(checkpoints_outstanding, now.checkpoints_outstanding),
         )
-        await self._hub.update(self._full, Configure(config))
+        await self._hub.transact(
+            self._full,
+            lambda commit: operations.configure(commit, config),
+            locks=operations.CONFIGURE_LOCKS,
+        )
 
     async def add_streams(self, streams: Iterable[str], *, start: GroupPlace = "earliest") -> None:
         """Read more streams; nobody is interrupted::
@@ -341,13 +346,18 @@ class ReaderGroups:
         checkpoint_every_s: float | None = None,
         checkpoints_kept: int = 3,
         checkpoints_outstanding: int = 3,
+        replicated: bool = False,
+        home: str | None = None,
     ) -> ReaderGroup:
         """Make a reader group; making it again in the same way changes nothing.
 
         ``start`` is "earliest", "latest", a time, a cut, or one of these for each stream; at
         ``end``, a cut, the group ends.  ``filter`` is for the subjects of its events.  ``retain``
         is what the streams' retention keeps for it: "positions", "checkpoint" (from the last one
-        on), "manual" (until ``release``) or "nothing"::
+        on), "manual" (until ``release``) or "nothing".
+
+        ``replicated``: it is in the other regions of its streams as well, and read in its ``home``;
+        readers in other regions wait until it moves there::
 
             streams = ["orders", "clicks"]
             group = await hr.reader_groups.create("report", streams, start={"clicks": "latest"})
@@ -358,15 +368,19 @@ class ReaderGroups:
             checkpoints_kept=checkpoints_kept,
             checkpoints_outstanding=checkpoints_outstanding,
         )
-        record = await self._do(
-            admin.create,
-            name,
-            given=admin.stream_names(streams),
-            start=start,
-            end=end,
-            filter=filter,
-            config=config,
-        )
+        given = admin.stream_names(streams)
+
+        def make(log: Log) -> ReaderGroupRecord:
+            return admin.create(
+                log, name, given=given, start=start, end=end, filter=filter, config=config
+            )
+
+        if replicated or home is not None:
+            from headrace.regions.creating import create_replicated_readers
+
+            record = await self._do(create_replicated_readers, name, given, home, make)
+        else:
+            record = await self._do(make)
         return ReaderGroup(self._host, name, record, self._client)
 
     async def get(self, name: str) -> ReaderGroup:

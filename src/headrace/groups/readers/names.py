@@ -89,6 +89,9 @@ class ReaderGroupRecord(msgspec.Struct, frozen=True, omit_defaults=True, kw_only
     end: str = ""
     """Where it ends, in words; empty: nowhere."""
     created_us: int = 0
+    away: bool = False
+    """Whether it is, or was since anybody read here, consumed in another region: where it stands
+    is told by its progress, and no longer by the state of its readers."""
 
     def stream_id(self, name: str) -> int | None:
         """The id of one of its streams."""

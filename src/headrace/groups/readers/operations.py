@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from headrace.catalog import Tx, extents, reader_groups, streams
+from headrace.catalog import Tx, entries, extents, reader_groups, streams
 from headrace.catalog import progress as stored
 from headrace.catalog.extents import Extent
 from headrace.errors import InvalidInputError, NotRetainedByHandError
+from headrace.groups import homes
 from headrace.groups.progress import Progress
 from headrace.groups.progress.store import SeekPlace, decode, join, seek
 from headrace.groups.readers import admin, places
@@ -26,7 +27,7 @@ from headrace.groups.readers.core.updates import (
 )
 from headrace.groups.readers.names import GroupStream, ReaderGroupName, unit_of
 from headrace.groups.readers.positions import GroupCheckpoint, StreamCut, offsets_of
-from headrace.groups.readers.runtime import retention
+from headrace.groups.readers.runtime import elsewhere, retention
 from headrace.groups.readers.runtime import streams as of_group
 from headrace.groups.readers.runtime.moment import GroupMoment
 from headrace.groups.readers.runtime.record import EVICTED
@@ -272,9 +273,16 @@ def add_streams(commit: GroupCommit, added: Sequence[GroupStream], cut: Cut) -> 
     return of_group.add(commit, added, update)
 
 
+CONFIGURE_LOCKS = (entries.lock(homes.GROUPS_BUCKET),)
+"""The locks for :func:`configure`, beside those of the group."""
+
+
 def configure(commit: GroupCommit, config: GroupConfig) -> Committed:
-    """Give the group another config."""
-    return commit.put(Configure(config))
+    """Give the group another config, in every region that it is in."""
+    done = commit.put(Configure(config))
+    if done.outcome.changes:
+        elsewhere.configured(commit)
+    return done
 
 
 def release(commit: GroupCommit, cut: Cut) -> None:
@@ -282,6 +290,7 @@ def release(commit: GroupCommit, cut: Cut) -> None:
     retain = commit.state.config.retain
     if retain is not Retain.MANUAL:
         raise NotRetainedByHandError(commit.name.group, retain.value)
+    elsewhere.check_release(commit.tx, commit.name)
     moment = commit.moment
     found = moment.map()
     check_heads(cut, found, "cut")

@@ -216,7 +216,9 @@ async def _change_kept(call: Call, name: FullName, given: dict[str, object]) -> 
     if call.body.dry_run:
         catalog = call.node.hr.log.catalog
         return work(await call.node.host.in_thread(info.read_config, catalog, name.group))[1]
-    return await hub_of(call.node.host).transact(ReaderGroupName(name.group), commit_it)
+    return await hub_of(call.node.host).transact(
+        ReaderGroupName(name.group), commit_it, locks=operations.CONFIGURE_LOCKS
+    )
 
 
 ROUTES = (

@@ -33,7 +33,7 @@ from headrace.regions.records import (
     lost_of,
     put_group,
 )
-from headrace.regions.runtime import cursors
+from headrace.regions.runtime import cursors, readers
 from headrace.regions.runtime.joining import (
     ack_lane,
     decode_delta,
@@ -160,8 +160,8 @@ def take_over_groups(
 def _begin(log: Log, me: Region, record: GroupRecord) -> None:
     here = log.catalog.read(lambda tx: sorted(links(tx)))
     names = tuple(name for name in record.streams if name in here)
-    if not names:
-        return
+    if not names or (record.family == kinds.READER and names != record.streams):
+        return  # it reads all of its streams or none
 
     def put(tx: Tx) -> None:
         if get_group(tx, record.key) is not None or are_others(tx, {record.key: record}):
@@ -266,6 +266,7 @@ def apply(
         locks |= set(kinds.seek_locks(record, cursor.reader, cursor.stream, cursor.number))
 
     def run(tx: Tx) -> None:
+        readers.hold(tx, [(each.reader, f"{each.stream}/{each.number}") for each, _, _ in due])
         for cursor, record, segment in due:
             _merge(tx, me, record, cursor, segment)
         if not eager_only:

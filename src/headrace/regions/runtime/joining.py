@@ -19,6 +19,7 @@ from headrace.groups.progress import AckedRanges, Progress, store
 from headrace.regions.core.origins import Lane
 from headrace.regions.core.progress import CursorDelta, OriginProgress
 from headrace.regions.core.translation import is_ahead, offsets_of
+from headrace.regions.runtime import readers
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(CursorDelta)
@@ -55,6 +56,8 @@ def locks(reader: str, stream: str, number: int) -> set[str]:
     from headrace.groups.shared.keys import leader_lease
 
     unit = f"{stream}/{number}"
+    if readers.is_key(reader):
+        return readers.locks(reader)
     found = {
         claims.lock(reader, str(number)),
         claims.lock(reader, f"{unit}@{reader}"),

@@ -33,7 +33,7 @@ from headrace.log.log import Log
 from headrace.regions.core.evening import life_of, passed_over
 from headrace.regions.core.origins import lane_reaches
 from headrace.regions.records import LinkRecord, Region, get_region, is_from, links
-from headrace.regions.runtime import joining
+from headrace.regions.runtime import joining, readers
 
 ROUND_EVENTS_MAX = 20_000
 """Events of a round that is carried out at once, without Spark."""
@@ -302,6 +302,7 @@ def commit(log: Log, source: str, done: Sequence[Copied]) -> None:
     def run(tx: Tx) -> None:
         for copied in done:
             _commit_segment(tx, source, copied)
+        readers.hold(tx, [(reader, "{}/{}".format(*numbers[at])) for at, reader in held])
         joining.acks_that_were_ahead(tx, firsts, frozenset(held))
         for stream_id in {copied.copy.stream_id for copied in done}:
             tx.notify(streams.channel(stream_id))

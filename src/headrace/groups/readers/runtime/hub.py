@@ -33,6 +33,7 @@ from headrace.groups.readers.core.synchronizer import Followed
 from headrace.groups.readers.core.updates import RecordPositions, ReportLag, Update
 from headrace.groups.readers.names import ReaderGroupName, ReaderGroupRecord
 from headrace.groups.readers.runtime import liveness, record
+from headrace.groups.readers.runtime.at_home import GroupHome
 from headrace.groups.readers.runtime.detector import Detector
 from headrace.groups.readers.runtime.replicas import StampedReplica
 from headrace.groups.readers.runtime.resets import Exact
@@ -53,7 +54,7 @@ class Follower(Protocol):
     """Somebody who hears of a group; called on the event loop."""
 
     def followed(self, news: Followed | None) -> None:
-        """The state went on by these outcomes; None if it was read anew."""
+        """The state went on by these outcomes; None if it was read anew, or the home moved."""
         ...
 
     def group_gone(self, error: HeadraceError) -> None:
@@ -78,6 +79,7 @@ class Following:
         self._looking: asyncio.Task[None] | None = None
         self._wanted = False
         self.closed = False
+        self.home = GroupHome(host, name, self._home_moved)
         self.joins = 0
         """Grows whenever somebody has joined."""
 
@@ -101,10 +103,12 @@ class Following:
             self._stop = await self._host.listen(channel, self.look)
         if self.record is None:
             await self.refresh()
+        await self.home.start()
 
     def stop(self) -> None:
         """Nobody wants to know any more."""
         self.closed = True
+        self.home.stop()
         if self._stop is not None:
             self._stop()
 
@@ -184,6 +188,10 @@ class Following:
         ):
             self._replica = fresh
             self._tell(None)
+
+    def _home_moved(self) -> None:
+        for follower in list(self.followers):
+            follower.followed(None)
 
     def _tell(self, news: Followed | None) -> None:
         if news is None or any(

@@ -121,6 +121,7 @@ class ReaderLife(Owner):
         self._putting = 0
         self._loading = False
         self._due = False
+        self._hands_over = False
         self._lagging = Lagging(owner.host, following.name)
         self._ticking = owner.host.timer(self.step)
         self.took(joined.committed)
@@ -278,6 +279,22 @@ class ReaderLife(Owner):
         if units:
             self._owner.revoked(tuple(unit.unit for unit in units))
 
+    async def hand_over(self, limit_s: float) -> None:
+        """Give back what is answered within a time, and drop the rest; the name is kept alive."""
+        self._hands_over = True
+        try:
+            settings = self.core.settings
+            until_s, beat_s = self._host.now_s() + limit_s, settings.heartbeat_ms / 1000
+            while True:
+                left_s = until_s - self._host.now_s()
+                await self.leave(max(0.0, min(left_s, beat_s)))
+                if not self.units or left_s <= beat_s:
+                    break
+                self._hub.renew(self, self._lease, self.lease_token, settings.lease_ttl_ms)
+        finally:
+            self._hands_over = False
+        self.end()
+
     def stop(self) -> None:
         super().stop()
         self._hub.ends(self._lease)
@@ -379,7 +396,7 @@ class ReaderLife(Owner):
 
     def renewed(self, token: int, asked_ms: int | None) -> None:
         """The lease was prolonged at ``asked_ms``; None: somebody else has it, or took it away."""
-        if token != self.lease_token or self.over:
+        if token != self.lease_token or (self.over and not (self._hands_over and asked_ms)):
             return
         if asked_ms is None:
             self.end()

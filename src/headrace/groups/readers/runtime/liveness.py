@@ -17,6 +17,7 @@ from headrace.groups.readers.core.failure import DeadReader, ReaderLease
 from headrace.groups.readers.core.state import ReaderGroupState
 from headrace.groups.readers.core.updates import RemoveReader, ReturnReader
 from headrace.groups.readers.names import ReaderGroupName
+from headrace.groups.readers.runtime import elsewhere
 from headrace.groups.readers.runtime.transaction import Committed, GroupCommit
 
 
@@ -56,9 +57,18 @@ class DeadLook(msgspec.Struct, frozen=True):
 
 
 def join(
-    commit: GroupCommit, reader: str, instance: str, ttl_ms: int, over: Lease | None
+    commit: GroupCommit,
+    reader: str,
+    instance: str,
+    ttl_ms: int,
+    over: Lease | None,
+    number: int | None = None,
 ) -> JoinedAs | NameHeld:
-    """Take the name, unless somebody alive has it, and join; one transaction."""
+    """Take the name, unless somebody alive has it, and join; one transaction.
+
+    ``number`` is the program's, for groups that are at home in a region.
+    """
+    elsewhere.check_joining(commit.tx, commit.name, number)
     tx, name = commit.tx, commit.name.lease(reader)
     lease = leases.acquire(tx, name, instance, ttl_ms, over)
     if lease is None:
@@ -66,6 +76,7 @@ def join(
         if held is not None:
             return name_held(tx, held)
         lease = leases.seize(tx, name, instance, ttl_ms)  # it ran out within this transaction
+    elsewhere.come_back(commit)
     committed = commit.put(ReturnReader(reader, lease.token))
     return JoinedAs(committed.outcome.revision, lease.token, committed)
 

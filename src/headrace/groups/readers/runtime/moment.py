@@ -107,7 +107,7 @@ class GroupMoment:
     def units(self, state: ReaderGroupState, tokens: dict[SegmentId, int]) -> list[OwnedUnit]:
         """Segments that are owned under these tokens, ready to be consumed."""
         places = self.extents(tokens)
-        progress = self.progress(places)
+        rows = self.rows(places)
         return [
             OwnedUnit(
                 group=self.name.key,
@@ -116,7 +116,8 @@ class GroupMoment:
                 stream=segment.stream,
                 segment=segment.number,
                 segment_id=extent.id,
-                progress=progress[segment],
+                # What was trimmed is passed over when it is met, and written down as unread.
+                progress=decode(rows[extent.id]) if extent.id in rows else Progress(),
                 filter=self.record.filter,
                 end=end_of(state, segment, extent),
             )

@@ -22,6 +22,7 @@ from headrace.errors import (
     HeadraceError,
     InvalidInputError,
     ReaderBusyError,
+    ReaderGroupElsewhereError,
     UnknownReaderGroupError,
 )
 from headrace.groups.consumer import Consumer, Delivery, OwnedUnit
@@ -32,6 +33,7 @@ from headrace.groups.readers.core.updates import RemoveReader
 from headrace.groups.readers.names import ReaderGroupName
 from headrace.groups.readers.runtime import liveness
 from headrace.groups.readers.runtime.acks import ReaderAcks
+from headrace.groups.readers.runtime.at_home import GroupHome
 from headrace.groups.readers.runtime.automatic import AutomaticCheckpoints
 from headrace.groups.readers.runtime.callbacks import Callbacks, OnCheckpoint, OnSegments
 from headrace.groups.readers.runtime.hub import Following, ReaderHub, hub_of
@@ -46,6 +48,9 @@ from headrace.host.services import Closing
 from headrace.subjects import check_name
 
 RETRY_S = 0.2
+HAND_OVER_S = 10.0
+"""How long answers are waited for when a group goes to another region."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -131,6 +136,10 @@ class ReaderInstance:
         self._why = "it has not joined yet"
         self._evicted = False
         self._healing = False
+        self._opened = False
+        self._elsewhere = False
+        """Whether it waits because the group is read in another region."""
+        self._handing: asyncio.Task[None] | None = None
 
     def __str__(self) -> str:
         return f"reader {self.reader} of group {self.name.group} ({self.instance})"
@@ -151,7 +160,12 @@ class ReaderInstance:
                 self.host, self._hub, self._following, self.reader
             )
             self._automatic.follow()
-            await self._join()
+            try:
+                await self._join()
+            except ReaderGroupElsewhereError as error:
+                self._wait_here(error)
+            self._opened = True
+            self._see_home()
         except BaseException:
             await self.close()
             raise
@@ -172,6 +186,9 @@ class ReaderInstance:
         life = self._life
         if self._automatic is not None:
             self._automatic.stop()
+        if self._handing is not None:
+            self._handing.cancel()
+            await asyncio.gather(self._handing, return_exceptions=True)
         if life is not None:
             life.stop()
         if self._joining is not None:
@@ -255,7 +272,9 @@ class ReaderInstance:
         assert self._hub is not None
         joining = self._hub.transact(
             self.name,
-            lambda commit: liveness.join(commit, self.reader, self.instance, ttl_ms, over),
+            lambda commit: liveness.join(
+                commit, self.reader, self.instance, ttl_ms, over, self._home.number
+            ),
             locks=(leases.lock(self.name.lease(self.reader)),),
         )
         return await self.host.or_undo(self.host.spawn(joining, awaited=True), self._joined_late)
@@ -291,6 +310,9 @@ class ReaderInstance:
                 await self._join()
             except CatalogClosedError:
                 return
+            except ReaderGroupElsewhereError as error:
+                self._wait_here(error)
+                return
             except (UnknownReaderGroupError, ReaderBusyError) as error:
                 self._give_up(error)
                 return
@@ -310,6 +332,45 @@ class ReaderInstance:
         if not self.consumer.closed:
             self.host.spawn(self.consumer.close())
 
+    # -- regions --------------------------------------------------------------------------
+
+    @property
+    def _home(self) -> GroupHome:
+        assert self._following is not None
+        return self._following.home
+
+    def _wait_here(self, error: ReaderGroupElsewhereError) -> None:
+        """The group is not read in this region now; once it is, this reader joins."""
+        self._why, self._elsewhere = error.why, True
+        self._home.look()
+
+    def _see_home(self) -> None:
+        """Give everything back if the group is read in another region, and join if it is here."""
+        if not self._opened or self._closing is not None or self._handing is not None:
+            return
+        if self._life is None:
+            if self._elsewhere and self._home.waits:
+                self._why = self._home.waits
+            elif self._elsewhere:
+                self._elsewhere = False
+                self._join_again()
+        elif self._home.waits:
+            _log.info("%s gives back what it has: %s", self, self._home.waits)
+            self._handing = self.host.spawn(self._hand_over(self._life))
+
+    async def _hand_over(self, life: ReaderLife) -> None:
+        try:
+            await life.hand_over(HAND_OVER_S)
+            await self._leave(life)
+        except HeadraceError as error:
+            _log.warning("%s: %s", self, error)  # its lease runs out
+        finally:
+            self._handing = None
+        if self._life is life:
+            self._life, self._elsewhere = None, True
+            self.consumer.valid_until_s = math.inf
+        self._see_home()
+
     # -- what the group tells -------------------------------------------------------------
 
     def followed(self, news: Followed | None) -> None:  # noqa: ARG002
@@ -318,6 +379,7 @@ class ReaderInstance:
             self._automatic.follow()
         if self._life is not None:
             self._life.soon()
+        self._see_home()
         if self._following is not None and self._following.state.end_of_data:
             self._end_soon()  # it takes no more, and loops end
 

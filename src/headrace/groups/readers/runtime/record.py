@@ -48,9 +48,16 @@ EVICTED = "evicted: "
 
 def put(commit: GroupCommit, made: Sequence[Committed]) -> None:
     """Record what these outcomes decided, in their own transaction."""
-    found = [each for committed in made for each in of_outcome(committed.outcome)]
+    found = [each for committed in made for each in _of_committed(committed)]
     found = [_known_as_lost(commit, each) if each.what is What.LOST else each for each in found]
     decisions.record(commit.tx, str(commit.name), found)
+
+
+def _of_committed(committed: Committed) -> list[Decision]:
+    if committed.came_back:
+        reason = "it was consumed in another region, and goes on behind what is acked"
+        return [Decision(what=What.MOVED, reason=reason)]
+    return of_outcome(committed.outcome)
 
 
 def _known_as_lost(commit: GroupCommit, lost: Decision) -> Decision:

@@ -4,7 +4,8 @@ The log's own plan keeps what is not acked by the groups that are *subscribed* t
 group that keeps its positions is subscribed under the name of its progress.  One that keeps its
 last checkpoint, or what it was told to, is subscribed under a name of its own, with rows at the
 cut that is to be kept: what lies behind it is at its head, and what lies ahead at its beginning.
-A group that has come to its end cut needs nothing any more.
+A group that has come to its end cut needs nothing any more.  What checkpoints and releases keep is
+kept where they were made: while a group is consumed in another region, its positions are kept here.
 """
 
 from __future__ import annotations
@@ -55,9 +56,10 @@ def follow(moment: GroupMoment, state: ReaderGroupState, changes: Iterable[State
 
 def keep(moment: GroupMoment, state: ReaderGroupState) -> None:
     """Keep what the group's config asks for; called as well when a group is made."""
-    retain = state.config.retain
-    by_cut = retain in (Retain.CHECKPOINT, Retain.MANUAL)
-    _subscribe(moment, positions=retain is Retain.POSITIONS, cut=by_cut)
+    retain, away = state.config.retain, moment.record.away
+    by_cut = retain in (Retain.CHECKPOINT, Retain.MANUAL) and not away
+    by_positions = retain is Retain.POSITIONS or (away and retain is not Retain.NOTHING)
+    _subscribe(moment, positions=by_positions, cut=by_cut)
     asked = kept_cut(state)
     if asked is None or not by_cut:
         return

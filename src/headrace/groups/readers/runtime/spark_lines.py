@@ -33,6 +33,7 @@ from headrace.groups.readers.core.spark_batches import (
 )
 from headrace.groups.readers.core.updates import ClaimFree, ReturnReader
 from headrace.groups.readers.names import ReaderGroupName, unit_of
+from headrace.groups.readers.runtime import elsewhere
 from headrace.groups.readers.runtime.liveness import JoinedAs, NameHeld, name_held
 from headrace.groups.readers.runtime.moment import GroupMoment
 from headrace.groups.readers.runtime.spark_records import (
@@ -77,6 +78,7 @@ def join(
     wants: tuple[SegmentId, ...],
 ) -> JoinedAs | NameHeld:
     """T0: take the name, settle what is known to be finished, and have the segments again."""
+    elsewhere.check_query(commit.tx, commit.name)
     tx, name = commit.tx, commit.name.lease(reader)
     line, instance = owner
     held = leases.get(tx, name)
@@ -88,6 +90,7 @@ def join(
             return name_held(tx, held)
     if finished is not None:
         settle(commit, reader, line, finished)
+    elsewhere.come_back(commit)
     lease = leases.seize(tx, name, owner_of(line, instance), ttl_ms)
     committed = commit.put(ReturnReader(reader, lease.token, wants=wants))
     return JoinedAs(committed.outcome.revision, lease.token, committed)

@@ -63,7 +63,7 @@ from headrace.groups.readers.core.updates import (
     Update,
 )
 from headrace.groups.readers.names import ReaderGroupName, ReaderGroupRecord, unit_of
-from headrace.groups.readers.runtime import retention, spark_records
+from headrace.groups.readers.runtime import elsewhere, retention, spark_records
 from headrace.groups.readers.runtime.moment import GroupMoment, end_of
 from headrace.groups.readers.runtime.replicas import StampedReplica
 from headrace.groups.readers.runtime.resets import Exact, carry_out_reset
@@ -78,6 +78,8 @@ class Committed(msgspec.Struct, frozen=True):
     entry: bytes = b""
     stamp: int = 0
     """The log's stamp after the entry."""
+    came_back: bool = False
+    """Whether it was brought up to what was acked while the group was consumed elsewhere."""
 
 
 class GroupCommit:
@@ -105,11 +107,22 @@ class GroupCommit:
         """The state that the next update meets."""
         return self._replica.state
 
-    def put(self, update: Update, exact: Exact | None = None) -> Committed:
+    def put(
+        self,
+        update: Update,
+        exact: Exact | None = None,
+        *,
+        came_back: bool = False,
+        by_region: bool = False,
+    ) -> Committed:
         """Decide on an update and carry it out; raises, and has changed nothing, if refused.
 
-        ``exact`` is what was acked at a cut that a reset goes to.
+        ``exact`` is what was acked at a cut that a reset goes to.  With ``came_back`` it goes to
+        where the rows of progress are, and leaves them as they are.  ``by_region``: another region
+        said so.
         """
+        if not (came_back or by_region):
+            elsewhere.check(self.tx, self.name, update)
         outcome = self.prepare(update)
         if not outcome.changes:
             return Committed(outcome)
@@ -123,11 +136,11 @@ class GroupCommit:
                 log_bytes=0,
             )
         self.row = reader_groups.append(self.tx, self.row, data)
-        self._carry_out(outcome, exact or {})
+        self._carry_out(outcome, None if came_back else exact or {})
         units = self._claimed(outcome)
         self._replica.went_on(outcome, data)
         retention.follow(self.moment, self.state, outcome.changes)
-        committed = Committed(outcome, tuple(units), data, self.row.stamp)
+        committed = Committed(outcome, tuple(units), data, self.row.stamp, came_back)
         self._made.append(committed)
         return committed
 
@@ -186,7 +199,7 @@ class GroupCommit:
 
     # -- what changes come to --------------------------------------------------------------
 
-    def _carry_out(self, outcome: Outcome, exact: Exact) -> None:
+    def _carry_out(self, outcome: Outcome, exact: Exact | None) -> None:
         state = self.state  # as it was before
         freed: list[str] = []
         for change in outcome.changes:
@@ -202,7 +215,7 @@ class GroupCommit:
                 case ReaderRemoved(reader=reader) if not isinstance(outcome.update, ReturnReader):
                     # One that slept over it must not prolong its lease, and go on.
                     leases.fence(self.tx, self.name.lease(reader))
-                case WasReset():
+                case WasReset() if exact is not None:
                     for reader in state.members:
                         leases.fence(self.tx, self.name.lease(reader))
                     self.forget_openings()
