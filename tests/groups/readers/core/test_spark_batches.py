@@ -207,9 +207,23 @@ def test_a_finished_batch_is_not_settled_for_another_run_nor_after_others() -> N
     assert settle(first, "b0", mine=None, life=LIFE, views=views)[1] == {}
     for now in (view((0, 2), owner=99), view((0, 2), token=4)):
         assert settle(first, "b1", mine="o1", life=LIFE, views={A: now})[1] == {}
+    views = {A: view((0, 3))}
     second = open_batch(first, plan((2, 5)), opening="o2", life=LIFE, views=views)
     assert settle(second, "b1", mine=None, life=LIFE, views=views)[1] == {}
-    assert settle(second, "b1", mine="o2", life=LIFE, views=views)[1] == {A: ((2, 5),)}
+    assert settle(second, "b1", mine="o2", life=LIFE, views=views)[1] == {A: ((3, 5),)}
+
+
+def test_a_finished_batch_is_settled_if_every_run_that_opened_it_read_the_same() -> None:
+    """Drivers are killed in it one after another, and nobody took over: its rows are out once."""
+    views = {A: view((0, 2))}
+    line = opened(views, (2, 5))
+    for again in ("o2", "o3"):
+        line = open_batch(line, plan((2, 5)), opening=again, life=LIFE, views=views)
+    assert settle(line, "b1", mine=None, life=LIFE, views=views)[1] == {A: ((2, 5),)}
+    less = open_batch(line, plan((2, 5)), opening="o4", life=LIFE, views={A: view((0, 3))})
+    more = open_batch(less, plan((2, 5)), opening="o5", life=LIFE, views=views)
+    for each in (less, more):
+        assert settle(each, "b1", mine=None, life=LIFE, views=views)[1] == {}
 
 
 def test_what_was_opened_before_a_reset_is_not_settled_for_whoever_opens_it_after() -> None:

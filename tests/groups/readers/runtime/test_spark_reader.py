@@ -301,6 +301,36 @@ def test_a_foreign_sink_has_every_event_once_if_nobody_took_over(
     run(catalog_url, work)
 
 
+def test_a_batch_in_which_driver_after_driver_is_killed_is_written_once_by_a_foreign_sink(
+    catalog_url: str,
+) -> None:
+    """One of them has finished it, and nobody knows which; all have read the same."""
+
+    async def work(hr: headrace.Headrace) -> None:
+        await begin(hr)
+        directory = Directory()
+        first = Query(hr, directory)
+        plan = await next_plan(first)
+        await first.bind(await first.reader.open(plan))
+        first.freeze()
+        async with (
+            headrace.open(catalog_url, housekeeping=False) as two,
+            headrace.open(catalog_url, housekeeping=False) as three,
+        ):
+            second = Query(two, directory)
+            written = list(await next_batch(second, foreign=True))
+            assert len(written) == sum(high - low for s in plan.spans for low, high in s.ranges)
+            second.freeze()
+            await send(hr, *range(100, 150))
+            third = Query(three, directory)
+            while len(written) < 150:
+                written += await next_batch(third, foreign=True)
+            assert sorted(written) == everything(hr)
+            await third.reader.leave()
+
+    run(catalog_url, work)
+
+
 def test_a_reset_under_a_batch_fences_it_and_everything_is_read_again(catalog_url: str) -> None:
     async def work(hr: headrace.Headrace) -> None:
         await begin(hr)

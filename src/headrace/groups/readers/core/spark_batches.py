@@ -17,7 +17,8 @@ spans, complete in itself.  A *line* stands for one checkpoint directory, for ev
 
 Spark says that *some* run has finished a batch, not which.  A frozen driver may have opened it
 with nothing and finish it after another has opened it with rows that were never written.  So a
-batch is settled only if its opening is that of the process that asks, or the only one there was.
+batch is settled only if its opening is that of the process that asks, or if all there were read the
+same: then the rows of these spans are out, whichever run wrote them.
 Plans are numbered for this: a line keeps the highest number that was opened, also through a reset,
 which forgets the opening itself.
 
@@ -83,7 +84,8 @@ class SparkOpening(msgspec.Struct, frozen=True):
     opening: str
     """New for every process that opens it."""
     times: int
-    """How often this batch was opened, this time included; 2 if it may have been before."""
+    """How often this batch was opened to read something else, this time included; 1: all openings
+    of it read the same.  2 if it may have been opened before, and nobody knows to read what."""
     life: int
     """The token under which the reader that opened it had joined."""
     spans: tuple[OpenSpan, ...]
@@ -185,12 +187,13 @@ def open_batch(
 ) -> SparkLine:
     """T2: open a planned batch, or what is left of it.
 
-    The caller has claimed what of its segments was free.
+    The caller has claimed what of its segments was free.  An earlier opening of the batch comes
+    with its spans.
     """
     spans = () if line.counted == plan.batch else tuple(_left(plan, life, views))
     earlier = line.opening
     if earlier is not None and earlier.batch == plan.batch:
-        times = earlier.times + 1
+        times = earlier.times + (_ranges(earlier.spans) != _ranges(spans))
     else:
         times = 1 if plan.number > line.highest else 2
     made = SparkOpening(
@@ -198,6 +201,10 @@ def open_batch(
     )
     highest = max(plan.number, line.highest)
     return msgspec.structs.replace(line, opening=made, highest=highest)
+
+
+def _ranges(spans: Iterable[OpenSpan]) -> Acks:
+    return {span.segment: span.ranges for span in spans}
 
 
 def _left(plan: SparkPlan, life: int, views: Views) -> Iterable[OpenSpan]:

@@ -135,6 +135,8 @@ def open_batch(
     found = _Views(commit.moment, segments)
     views = found.by_life(lambda name: _life(commit, name))
     before = SparkLine() if row is None else decode(row)
+    if before.opening is not None and before.opening.batch == plan.batch:
+        before = with_spans(tx, line, before)
     made = spark_batches.open_batch(before, plan, opening=opening, life=life, views=views)
     assert made.opening is not None
     put(tx, LineRow(line, commit.name.group, reader, b""), made)
