@@ -70,11 +70,11 @@ class Results(msgspec.Struct, frozen=True):
 
 @app.default
 def main(
-    *,
     what: Annotated[
         Literal["log", "groups", "shared", "readers", "epochs", "spark-readers", "regions", "all"],
         Parameter(help="whom to torture"),
     ] = "all",
+    *,
     kills: Annotated[int, Parameter(help="writers to kill, over all catalogs")] = 220,
     faults: Annotated[int, Parameter(help="faults of members, per kind of group")] = 300,
     catalog: Annotated[
