@@ -74,7 +74,6 @@ class Results(msgspec.Struct, frozen=True):
 
 @app.default
 def main(
-    *,
     what: Annotated[
         Literal[
             "log",
@@ -89,6 +88,7 @@ def main(
         ],
         Parameter(help="whom to torture"),
     ] = "all",
+    *,
     kills: Annotated[int, Parameter(help="writers to kill, over all catalogs")] = 220,
     faults: Annotated[int, Parameter(help="faults of members, per kind of group")] = 300,
     catalog: Annotated[
