@@ -295,6 +295,28 @@ def test_a_reader_that_waits_gets_small_events_with_the_heads_and_large_ones_wit
             assert asked == 2 if size == 10 else 3 <= asked <= 7
 
 
+def test_a_member_that_waits_gets_small_events_with_the_heads(
+    postgres_url: str, messages: Messages
+) -> None:
+    async def run() -> tuple[list[int], list[bytes]]:
+        asked, values = [], []
+        async with headrace.open(postgres_url, housekeeping=False) as hr:
+            await hr.create_stream("s", subjects=["s.>"], partitions=2)
+            await hr.groups.create_static("s", "g", max_members=2, members=["m"])
+            async with hr.join("s", "g", member="m") as member:
+                deliveries = aiter(member)
+                for number in range(8):
+                    messages.take()
+                    await hr.publish("s.x", str(number).encode(), key=str(number))
+                    values.append((await anext(deliveries)).value)
+                    asked.append(messages.take())
+        return asked, values
+
+    asked, values = asyncio.run(run())
+    assert values == [str(number).encode() for number in range(8)]
+    assert min(asked) == 2  # the publish, and the look at the heads
+
+
 def test_what_was_read_with_the_heads_is_not_given_after_the_catalog_went_back(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
