@@ -37,7 +37,7 @@ TRIP_S = 0.02
 VALUE = os.urandom(100)
 TRIM_BATCHES = 1_000_000
 FAR_S, FAR_LOSS = 0.2, 0.01
-FAR_OTHERS, FAR_ROUNDS = 3, 3
+FAR_OTHERS, FAR_ROUNDS = 3, 2
 
 
 def database(machine: PostgresMachine, name: str) -> str:

@@ -23,7 +23,7 @@ from headrace.errors import CatalogError, CatalogTooNewError, DamagedBatchError,
 from headrace.log.events import Event
 from headrace.log.open import open_log
 from headrace.log.query import Query
-from tests.postgres_server import postgres_machine, wire_to
+from tests.postgres_server import PostgresMachine, wire_to
 
 LISTENER = "headrace-listen"
 
@@ -228,10 +228,14 @@ def test_writes_that_gather_cost_no_trip_each(catalog: PostgresCatalog, messages
     assert len(catalog.entries.list("b")) == 11
 
 
-def test_who_waits_for_a_connection_to_a_server_far_away_has_one_made() -> None:
-    with postgres_machine() as machine, wire_to(machine) as (wire, url):
+def test_who_waits_for_a_connection_to_a_server_far_away_has_one_made(
+    synced_postgres: PostgresMachine, synced_url: str
+) -> None:
+    open_catalog(synced_url).close()
+    with wire_to(synced_postgres) as (wire, url):
         wire.delay_s = 0.15
-        with closing(open_catalog(url)) as catalog:
+        far = f"{url.removesuffix('postgres')}{synced_url.rpartition('/')[2]}"
+        with closing(open_catalog(far)) as catalog:
             assert isinstance(catalog, PostgresCatalog)
             connect_s = catalog._pool._connect_s
             assert connect_s >= 0.6

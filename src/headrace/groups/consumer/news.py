@@ -37,7 +37,7 @@ class Reach(msgspec.Struct, frozen=True):
 Listener = Callable[[Reach | HeadraceError], None]
 
 
-class Waiting(Protocol):
+class Loadable(Protocol):
     """A reader that may have all there is."""
 
     @property
@@ -57,7 +57,7 @@ class StreamNews:
         self._host = host
         self._name = name
         self._listeners: dict[int, dict[object, Listener]] = {}
-        self._readers: dict[object, tuple[int, Waiting]] = {}
+        self._readers: dict[object, tuple[int, Loadable]] = {}
         """By who listens, with the number of the segment."""
         self._known: dict[int, Reach] = {}
         self._users = 0
@@ -120,7 +120,7 @@ class StreamNews:
         return found
 
     def listen(
-        self, number: int, who: object, listener: Listener, reader: Waiting | None = None
+        self, number: int, who: object, listener: Listener, reader: Loadable | None = None
     ) -> None:
         """Tell ``listener`` how far the segment goes, now and whenever that changes.
 
@@ -168,7 +168,7 @@ class StreamNews:
             task = self._host.spawn(looking, awaited=True)
             task.add_done_callback(self._read_done)
 
-    def _caught_up(self) -> list[Waiting]:
+    def _caught_up(self) -> list[Loadable]:
         """The readers that have all there was, if they are few and a trip is dear."""
         if self._host.log.catalog.quick or len(self._readers) > READ_AHEAD_MAX:
             return []
@@ -178,7 +178,7 @@ class StreamNews:
             if number in self._known and reader.position >= self._known[number].head
         ]
 
-    def _read(self, readers: Sequence[Waiting]) -> list[streams.Head]:
+    def _read(self, readers: Sequence[Loadable]) -> list[streams.Head]:
         assert self._stream is not None
         stream_id, catalog = self._stream.id, self._host.log.catalog
         if not readers:
