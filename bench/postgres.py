@@ -36,6 +36,8 @@ TOGETHER_S = 3.0
 TRIP_S = 0.02
 VALUE = os.urandom(100)
 TRIM_BATCHES = 1_000_000
+FAR_S, FAR_LOSS = 0.2, 0.01
+FAR_OTHERS, FAR_ROUNDS = 3, 2
 
 
 def database(machine: PostgresMachine, name: str) -> str:
@@ -97,8 +99,7 @@ def server_cpu_s(machine: PostgresMachine) -> float:
             continue
         try:
             if os.readlink(entry / "cwd") == str(machine.data):
-                words = (entry / "stat").read_text().rpartition(")")[2].split()
-                total += (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
+                total += int((entry / "schedstat").read_text().split()[0]) / 1e9
         except OSError:
             continue
     return total
@@ -261,6 +262,34 @@ def together(machine: PostgresMachine) -> Iterator[Result]:
     yield at_least(f"{name} against one, one stream", shared / alone, 1.0, "x", detail)
 
 
+def far(machine: PostgresMachine) -> Iterator[Result]:
+    """What a publisher at 200 ms and 1 % loss costs the others of its stream."""
+    url = database(machine, "far")
+    log = open_log(url)
+    log.create_stream("s0", StreamConfig(subjects=("s0.>",)))
+    log.catalog.close()
+    context = multiprocessing.get_context("spawn")
+    ratios, shown = [], []
+    with wire_to(machine) as (wire, through):
+        wire.delay_s, wire.loss = FAR_S / 2, FAR_LOSS
+        for _ in range(FAR_ROUNDS):
+            without = _together(_publishing_process, [(url, "s0.x")] * FAR_OTHERS)
+            queue: multiprocessing.Queue[list[float]] = context.Queue()
+            stop = context.Event()
+            arguments = (f"{through.removesuffix('postgres')}far", "s0.x", queue, stop)
+            worker = context.Process(target=_latencies, args=arguments)
+            worker.start()
+            queue.get(timeout=60)
+            beside = _together(_publishing_process, [(url, "s0.x")] * FAR_OTHERS)
+            stop.set()
+            mine = queue.get(timeout=60)
+            worker.join()
+            ratios.append(beside / without)
+            shown.append(f"{beside:,.0f} of {without:,.0f}/s, {len(mine)} from afar")
+    name = f"PostgreSQL: {FAR_OTHERS} publishers beside one at 200 ms and 1 % loss"
+    yield at_least(name, statistics.median(ratios), 0.8, "x without", "; ".join(shown))
+
+
 # --- round trips -----------------------------------------------------------------------------
 
 
@@ -361,7 +390,7 @@ def trimming(machine: PostgresMachine) -> Iterator[Result]:
     context = multiprocessing.get_context("spawn")
     queue: multiprocessing.Queue[list[float]] = context.Queue()
     stop = context.Event()
-    worker = context.Process(target=_latencies, args=(url, queue, stop))
+    worker = context.Process(target=_latencies, args=(url, "big.x", queue, stop))
     worker.start()
     queue.get(timeout=60)
     begun_s = time.perf_counter()
@@ -379,9 +408,11 @@ def trimming(machine: PostgresMachine) -> Iterator[Result]:
     yield at_most("PostgreSQL: publish meanwhile, p99", slow, 50.0, "ms", detail)
 
 
-def _latencies(url: str, queue: multiprocessing.Queue[list[float]], stop: object) -> None:
+def _latencies(
+    url: str, subject: str, queue: multiprocessing.Queue[list[float]], stop: object
+) -> None:
     with opened(url) as (loop, hr):
-        single = partial(hr.publish, "big.x", VALUE)
+        single = partial(hr.publish, subject, VALUE)
         rate_of(loop, single, 3)
         queue.put([])
         found = []
@@ -394,7 +425,9 @@ def _latencies(url: str, queue: multiprocessing.Queue[list[float]], stop: object
 
 def run(*, quick: bool = False) -> list[Result]:
     parts = (
-        [publishing, acking, trips] if quick else [publishing, acking, together, trips, trimming]
+        [publishing, acking, trips]
+        if quick
+        else [publishing, acking, together, far, trips, trimming]
     )
     with postgres_machine(max_connections="200") as machine:
         return [result for part in parts for result in part(machine)]

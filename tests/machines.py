@@ -12,6 +12,8 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 
+from tests.postgres_server import PostgresMachine, postgres_machine
+
 
 def ip(*arguments: str) -> None:
     """Run `ip` of iproute2."""
@@ -82,6 +84,16 @@ class Network:
 def on(machine: str, *command: str) -> list[str]:
     """A command as it is run on a machine."""
     return ["ip", "netns", "exec", machine, *command]
+
+
+@contextlib.contextmanager
+def server_on(net: Network) -> Iterator[tuple[PostgresMachine, str]]:
+    """A server on this very machine, and the address by which those of the network reach it."""
+    with postgres_machine(listen_addresses=f"'127.0.0.1,{net.address}'") as server:
+        with (server.data / "pg_hba.conf").open("a") as trusted:
+            trusted.write(f"host all all {net.addresses} trust\n")
+        server.execute("SELECT pg_reload_conf()")
+        yield server, f"postgresql://postgres@{net.address}:{server.port}/postgres"
 
 
 @contextlib.contextmanager

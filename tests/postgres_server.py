@@ -25,6 +25,8 @@ import psycopg
 
 from headrace.catalog.scratch import Scratch, sweep
 
+RESENT_S = 0.4
+"""After this a packet that was lost is sent again: two round trips of a far machine."""
 FOLDER = "headrace-postgres-"
 """Prefix of the folders of test servers."""
 
@@ -242,6 +244,8 @@ class Wire:
         self.cut = False
         """Whether nothing passes, in either direction, on any connection."""
         self.delay_s = 0.0
+        self.loss = 0.0
+        """The share of what is forwarded that has to be sent again; all behind it waits for it."""
         self._closing = False
         threading.Thread(target=self._accept, daemon=True).start()
 
@@ -289,7 +293,8 @@ class Wire:
                     data = source.recv(1 << 16)
                     if not data:
                         break
-                    waiting.append((time.monotonic() + self.delay_s, data))
+                    again_s = RESENT_S if random.random() < self.loss else 0.0
+                    waiting.append((time.monotonic() + self.delay_s + again_s, data))
                     continue
                 while self.cut and not self._closing:
                     time.sleep(0.01)  # packets are sent again, so they come after the heal

@@ -1,7 +1,8 @@
 """A program that stops, frozen, at the N-th thing that it says to the server.
 
-``python -m tests.catalog.freezing URL N WHAT``, where WHAT is ``append`` or ``transaction``.
-It prints ``frozen`` before, so that others know when.
+``python -m tests.catalog.freezing URL N WHAT [HOW]``, where WHAT is ``append`` or ``transaction``.
+It prints ``frozen`` before, so that others know when.  With ``waits`` for HOW it is not stopped,
+and says nothing more: somebody else cuts it off.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 
 from headrace.catalog import Tx, open_catalog
 from headrace.catalog.postgres_connections import PgConnection
@@ -25,6 +27,8 @@ def count() -> None:
     left -= 1
     if left == 0:
         print("frozen", flush=True)
+        if "waits" in sys.argv:
+            threading.Event().wait()
         os.kill(os.getpid(), signal.SIGSTOP)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import time
 from contextlib import closing
@@ -14,6 +16,7 @@ from headrace.catalog.streams import StreamConfig
 from headrace.errors import CatalogUnavailableError
 from headrace.log.events import Event
 from headrace.log.log import Log
+from tests.machines import allowed, network, on, server_on
 from tests.postgres_server import PostgresMachine, wire_to
 from tests.support import process, wait_until
 
@@ -26,9 +29,10 @@ def values(log: Log) -> list[bytes]:
     return [value for batch in log.read("s") for value in batch.column("value").to_pylist()]
 
 
-@pytest.mark.parametrize(
-    ("what", "at"), [("append", 1), *(("transaction", n) for n in range(1, 5))]
-)
+STATEMENTS = [("append", 1), *(("transaction", n) for n in range(1, 5))]
+
+
+@pytest.mark.parametrize(("what", "at"), STATEMENTS)
 def test_a_program_frozen_at_any_statement_holds_up_nobody(
     synced_url: str, what: str, at: int
 ) -> None:
@@ -41,6 +45,30 @@ def test_a_program_frozen_at_any_statement_holds_up_nobody(
             log.append("s", Event(subject="s.a", value=b"after"))
             assert time.monotonic() - begun_s < LIMIT_S
         assert values(log)[-1] == b"after"
+
+
+@pytest.mark.skipif(not allowed(), reason="this system does not allow network namespaces")
+def test_a_machine_that_is_cut_off_at_any_statement_holds_up_nobody() -> None:
+    with (
+        network() as net,
+        server_on(net) as (server, url),
+        closing(open_catalog(server.url)) as catalog,
+    ):
+        log = Log(catalog, None)
+        log.create_stream("s", StreamConfig(subjects=("s.>",)))
+        for what, at in STATEMENTS:
+            machine = net.machine()
+            settings = f"{url}?{IDLE}", str(at), what, "waits"
+            command = on(machine, sys.executable, "-m", "tests.catalog.freezing", *settings)
+            with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as program:
+                assert program.stdout is not None
+                assert program.stdout.readline() == "frozen\n"
+                net.cut(machine)
+                begun_s = time.monotonic()
+                log.append("s", Event(subject="s.a", value=b"after"))
+                assert time.monotonic() - begun_s < LIMIT_S, (what, at)
+                program.kill()
+            assert values(log)[-1] == b"after"
 
 
 def test_whoever_is_kept_waiting_is_told_for_what_and_by_whom(synced_url: str) -> None:

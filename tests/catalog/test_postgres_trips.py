@@ -23,7 +23,7 @@ from headrace.errors import CatalogError, CatalogTooNewError, DamagedBatchError,
 from headrace.log.events import Event
 from headrace.log.open import open_log
 from headrace.log.query import Query
-from tests.postgres_server import postgres_machine, wire_to
+from tests.postgres_server import PostgresMachine, wire_to
 
 LISTENER = "headrace-listen"
 
@@ -228,10 +228,14 @@ def test_writes_that_gather_cost_no_trip_each(catalog: PostgresCatalog, messages
     assert len(catalog.entries.list("b")) == 11
 
 
-def test_who_waits_for_a_connection_to_a_server_far_away_has_one_made() -> None:
-    with postgres_machine() as machine, wire_to(machine) as (wire, url):
+def test_who_waits_for_a_connection_to_a_server_far_away_has_one_made(
+    synced_postgres: PostgresMachine, synced_url: str
+) -> None:
+    open_catalog(synced_url).close()
+    with wire_to(synced_postgres) as (wire, url):
         wire.delay_s = 0.15
-        with closing(open_catalog(url)) as catalog:
+        far = f"{url.removesuffix('postgres')}{synced_url.rpartition('/')[2]}"
+        with closing(open_catalog(far)) as catalog:
             assert isinstance(catalog, PostgresCatalog)
             connect_s = catalog._pool._connect_s
             assert connect_s >= 0.6
@@ -293,6 +297,28 @@ def test_a_reader_that_waits_gets_small_events_with_the_heads_and_large_ones_wit
             assert sorted(found) == sorted((key, value) for key in (keys[0], *keys))
             # At the end it looks once more; large events are asked for in each of the segments.
             assert asked == 2 if size == 10 else 3 <= asked <= 7
+
+
+def test_a_member_that_waits_gets_small_events_with_the_heads(
+    postgres_url: str, messages: Messages
+) -> None:
+    async def run() -> tuple[list[int], list[bytes]]:
+        asked, values = [], []
+        async with headrace.open(postgres_url, housekeeping=False) as hr:
+            await hr.create_stream("s", subjects=["s.>"], partitions=2)
+            await hr.groups.create_static("s", "g", max_members=2, members=["m"])
+            async with hr.join("s", "g", member="m") as member:
+                deliveries = aiter(member)
+                for number in range(8):
+                    messages.take()
+                    await hr.publish("s.x", str(number).encode(), key=str(number))
+                    values.append((await anext(deliveries)).value)
+                    asked.append(messages.take())
+        return asked, values
+
+    asked, values = asyncio.run(run())
+    assert values == [str(number).encode() for number in range(8)]
+    assert min(asked) == 2  # the publish, and the look at the heads
 
 
 def test_what_was_read_with_the_heads_is_not_given_after_the_catalog_went_back(

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import msgspec
 
 from headrace.catalog.lineage import HEADS, RECORD, SETTING, turns
-from headrace.catalog.transaction import Tx
+from headrace.catalog.transaction import Query, Tx
 
 _heads = msgspec.json.Decoder(dict[int, int], strict=False).decode
 
@@ -31,7 +31,7 @@ def heads_since(tx: Tx, history: str) -> list[Mapping[int, int]]:
     found = _settings(tx)
     known = [str(turn.at_us) for turn in turns(found.get(RECORD, "[]"))]
     since = known[known.index(history) + 1 :] if history in known else known
-    kept = []
+    kept: list[Mapping[int, int]] = []
     for number in since:
         row = tx.row("SELECT value FROM meta WHERE key = ?", (f"{HEADS}{number}",))
         if row is not None:
@@ -39,6 +39,10 @@ def heads_since(tx: Tx, history: str) -> list[Mapping[int, int]]:
     return kept
 
 
+def asking() -> Query:
+    """The query of :func:`newest`."""
+    return "SELECT key, value FROM meta WHERE key IN (?, ?)", (SETTING, RECORD)
+
+
 def _settings(tx: Tx) -> dict[str, str]:
-    query = "SELECT key, value FROM meta WHERE key IN (?, ?)"
-    return {key: str(value) for key, value in tx.rows(query, (SETTING, RECORD))}
+    return {key: str(value) for key, value in tx.rows(*asking())}

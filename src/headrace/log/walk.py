@@ -60,8 +60,7 @@ class Walk(ABC, Generic[B]):
         self.position = position
         self._on_damaged = on_damaged
         self._batches_wanted = 8
-        self._loaded: Sequence[Batch] = ()
-        self._loaded_turn = 0
+        self._loaded: tuple[Sequence[Batch], int] = (), 0
         self._at_head = False
 
     def expect(self, commits: int) -> None:
@@ -76,9 +75,9 @@ class Walk(ABC, Generic[B]):
         """These are the batches from ``position`` on: the next load need not ask.
 
         They were asked for when the catalog's history was the one of ``turn``: in another, they
-        may never have been.
+        may never have been.  Any thread may call.
         """
-        self._loaded, self._loaded_turn = found, turn
+        self._loaded = found, turn
 
     @property
     @abstractmethod
@@ -167,9 +166,8 @@ class Walk(ABC, Generic[B]):
         return begin, stop
 
     def _batches(self, tx: Tx) -> Iterable[Batch]:
-        loaded, self._loaded = self._loaded, ()
-        same = self._loaded_turn == self._catalog.turns
-        if same and loaded and loaded[0].start == self.position:
+        (loaded, turn), self._loaded = self._loaded, ((), 0)
+        if turn == self._catalog.turns and loaded and loaded[0].start == self.position:
             return loaded
         wanted = self._batches_wanted
         if self._at_head:  # what is new begins here, if there is anything

@@ -57,12 +57,13 @@ class Planner:
 
     def _read_streams(self, tx: Tx, missing: Container[str]) -> dict[str, Stream]:
         options = self._options
-        self._history = histories.newest(tx)
         if options.pattern is not None:
             known = sorted(name for _, name, _ in streams.stored_configs(tx))
             names = [name for name in known if re.fullmatch(options.pattern, name) is not None]
         else:
             names = list(options.subscribe or options.assign)
+            tx.foresee(histories.asking(), *(q for name in names for q in streams.asking(name)))
+        self._history = histories.newest(tx)
         found = {}
         for name in names:
             stream = streams.get(tx, name) if name in missing else self._require(tx, name)

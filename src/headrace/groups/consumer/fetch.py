@@ -7,6 +7,7 @@ be handed out, if at all.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
 import msgspec
@@ -14,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.catalog import Tx, replicas
+from headrace.catalog.batches import Batch
 from headrace.catalog.streams import Segment
 from headrace.errors import TrimmedError
 from headrace.groups.consumer.filters import UnitFilter
@@ -84,6 +86,15 @@ class UnitReader:
     def in_file(self) -> bool:
         """Whether what comes next is in a file that is open."""
         return self._cursor.in_file
+
+    @property
+    def segment_id(self) -> int:
+        """The segment that is read."""
+        return self._cursor.segment_id
+
+    def load(self, found: Sequence[Batch], turn: int) -> None:
+        """Take what was read along with news, in the catalog's history of ``turn``."""
+        self._cursor.load(found, turn)
 
     def next(self, end: int, *, brief: bool = False) -> Fetched | Gap:
         """What comes next, below ``end``.

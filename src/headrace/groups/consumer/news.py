@@ -3,21 +3,28 @@
 All consumers of a process share one subscription to a stream: an append wakes one callback and
 costs one small query, whether one consumer waits or five hundred, and only those are told whose
 segments moved.  There is no polling: while nothing is appended nothing runs.
+
+From a server far away the first new events come along, for readers that have all there was.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Protocol
 
 import msgspec
 
-from headrace.catalog import streams
+from headrace.catalog import ahead, streams
+from headrace.catalog.batches import Batch
 from headrace.catalog.streams import Segment, Stream
 from headrace.errors import HeadraceError, UnknownSegmentError, UnknownStreamError
 from headrace.host import Host
 
 RETRY_S = 1.0
+READ_AHEAD_MAX = 16
+"""The most readers that get events along with the heads."""
 
 
 class Reach(msgspec.Struct, frozen=True):
@@ -30,6 +37,19 @@ class Reach(msgspec.Struct, frozen=True):
 Listener = Callable[[Reach | HeadraceError], None]
 
 
+class Loadable(Protocol):
+    """A reader that may have all there is."""
+
+    @property
+    def segment_id(self) -> int: ...
+
+    @property
+    def position(self) -> int: ...
+
+    def load(self, found: Sequence[Batch], turn: int) -> None:
+        """Take what comes next, if it is at ``position`` then; any thread may call."""
+
+
 class StreamNews:
     """The heads of one stream's segments, kept up to date; made by :func:`follow`."""
 
@@ -37,6 +57,8 @@ class StreamNews:
         self._host = host
         self._name = name
         self._listeners: dict[int, dict[object, Listener]] = {}
+        self._readers: dict[object, tuple[int, Loadable]] = {}
+        """By who listens, with the number of the segment."""
         self._known: dict[int, Reach] = {}
         self._users = 0
         self._stream: Stream | None = None
@@ -97,9 +119,16 @@ class StreamNews:
             raise UnknownSegmentError(f"stream {self._name!r} has no segment {number}")
         return found
 
-    def listen(self, number: int, who: object, listener: Listener) -> None:
-        """Tell ``listener`` how far the segment goes, now and whenever that changes."""
+    def listen(
+        self, number: int, who: object, listener: Listener, reader: Loadable | None = None
+    ) -> None:
+        """Tell ``listener`` how far the segment goes, now and whenever that changes.
+
+        ``reader`` is given what is new, where it can be had along with that.
+        """
         self._listeners.setdefault(number, {})[who] = listener
+        if reader is not None:
+            self._readers[who] = number, reader
         reach = self._known.get(number)
         if reach is not None:
             listener(reach)
@@ -110,6 +139,7 @@ class StreamNews:
         """Tell it no more."""
         listeners = self._listeners.get(number, {})
         listeners.pop(who, None)
+        self._readers.pop(who, None)
         if not listeners:
             self._listeners.pop(number, None)
 
@@ -128,22 +158,41 @@ class StreamNews:
         loads = self._host.loads
         if loads.may_read:
             try:
-                self._found(loads.read(self._read))
+                self._found(loads.read(partial(self._read, ())))
             except HeadraceError:
                 self._later()
             finally:
                 self._looking = False
         else:
-            looking = self._host.in_thread(self._read)
+            looking = self._host.in_thread(self._read, self._caught_up())
             task = self._host.spawn(looking, awaited=True)
             task.add_done_callback(self._read_done)
 
-    def _read(self) -> list[tuple[int, int, int, bool]]:
-        assert self._stream is not None
-        stream_id = self._stream.id
-        return self._host.log.catalog.read(lambda tx: streams.heads(tx, stream_id))
+    def _caught_up(self) -> list[Loadable]:
+        """The readers that have all there was, if they are few and a trip is dear."""
+        if self._host.log.catalog.quick or len(self._readers) > READ_AHEAD_MAX:
+            return []
+        return [
+            reader
+            for number, reader in self._readers.values()
+            if number in self._known and reader.position >= self._known[number].head
+        ]
 
-    def _read_done(self, task: asyncio.Future[list[tuple[int, int, int, bool]]]) -> None:
+    def _read(self, readers: Sequence[Loadable]) -> list[streams.Head]:
+        assert self._stream is not None
+        stream_id, catalog = self._stream.id, self._host.log.catalog
+        if not readers:
+            return catalog.read(lambda tx: streams.heads(tx, stream_id))
+        places: dict[int, int] = {}
+        for reader in readers:
+            places[reader.segment_id] = max(reader.position, places.get(reader.segment_id, 0))
+        turn = catalog.turns
+        found, loaded = catalog.read(lambda tx: ahead.heads_and_batches(tx, stream_id, places))
+        for reader in readers:
+            reader.load(loaded.get(reader.segment_id, ()), turn)
+        return found
+
+    def _read_done(self, task: asyncio.Future[list[streams.Head]]) -> None:
         self._looking = False
         if task.cancelled():
             return
@@ -158,7 +207,7 @@ class StreamNews:
             self._again = False
             self.look()
 
-    def _found(self, heads: list[tuple[int, int, int, bool]]) -> None:
+    def _found(self, heads: list[streams.Head]) -> None:
         if not heads:
             gone = UnknownStreamError(f"stream {self._name!r} was deleted while it was consumed")
             self._tell_all(gone)

@@ -30,7 +30,7 @@ async def connect(
             await host.sleep(RETRY_S)
         else:
             if run.news is not None:
-                run.news.listen(run.owned.segment, run, reach)
+                run.news.listen(run.owned.segment, run, reach, run.reader)
             return
 
 

@@ -13,8 +13,7 @@ from itertools import pairwise
 import pytest
 
 import headrace.sync
-from tests.machines import Network, allowed, network, on
-from tests.postgres_server import postgres_machine
+from tests.machines import Network, allowed, network, on, server_on
 from tests.support import wait_until
 
 pytestmark = pytest.mark.skipif(
@@ -73,13 +72,9 @@ class Member:
 @contextmanager
 def members(net: Network, count: int) -> Iterator[list[Member]]:
     """Members of one group that work, each on a machine."""
-    with postgres_machine(listen_addresses=f"'127.0.0.1,{net.address}'") as server:
-        with (server.data / "pg_hba.conf").open("a") as trusted:
-            trusted.write(f"host all all {net.addresses} trust\n")
-        server.execute("SELECT pg_reload_conf()")
+    with server_on(net) as (server, url):
         with headrace.sync.open(server.url) as hr:
             hr.create_stream("orders", ["orders.>"], segments=2 * count)
-        url = f"postgresql://postgres@{net.address}:{server.port}/postgres"
         found: list[Member] = []
         try:
             for number in range(count):
