@@ -14,6 +14,7 @@ import tempfile
 import threading
 import time
 import zlib
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -147,12 +148,10 @@ def decided(log: Log, node: Node, *, groups: str, most_s: float, busy: bool) -> 
     time.sleep(3)
     took = []
     for at in range(DECIDED):
-        one = Decision(what=What.WAITS, reason=f"{tag}-{at}.", target="m1")
-        locks = decisions.locks("s0/g0")
-        log.catalog.write(lambda tx, one=one: decisions.record(tx, "s0/g0", [one]), locks=locks)
+        _decide(log, f"{tag}-{at}.")
         begun_s = time.perf_counter()
         with news:
-            news.wait_for(lambda at=at: f"{at}" in heard, 15)
+            news.wait_for(partial(heard.__contains__, f"{at}"), 15)
         took.append(heard.get(f"{at}", begun_s + 15) - begun_s)
         time.sleep(0.3)
     ending.set()
@@ -160,6 +159,12 @@ def decided(log: Log, node: Node, *, groups: str, most_s: float, busy: bool) -> 
         changing.join()
     p95 = sorted(took)[int(0.95 * len(took))]
     return at_most(f"a decision is heard, {groups}", p95, most_s, "s p95")
+
+
+def _decide(log: Log, reason: str) -> None:
+    one = Decision(what=What.WAITS, reason=reason, target="m1")
+    locks = decisions.locks("s0/g0")
+    log.catalog.write(lambda tx: decisions.record(tx, "s0/g0", [one]), locks=locks)
 
 
 LONGEST = """() => {
