@@ -288,6 +288,10 @@ def test_a_page_that_could_not_be_shown_is_built_when_it_can(
     expect(page.locator("hr-stream")).to_contain_text("there is no stream 'later'")
 
 
+QUICK = "const wait = setTimeout; window.setTimeout = (call, ms) => wait(call, ms / 20);"
+"""A second of the page lasts a twentieth of one."""
+
+
 def test_a_page_that_did_not_arrive_whole_is_loaded_again(
     context: BrowserContext, console: RunningNode, coverage: Coverage
 ) -> None:
@@ -300,6 +304,7 @@ def test_a_page_that_did_not_arrive_whole_is_loaded_again(
         else:
             route.continue_()
 
+    context.add_init_script(QUICK)
     context.route("**/view-key.js", lose)
     page = enter(context, console, coverage)
     expect(page.locator(".banner")).to_contain_text("loaded again")
@@ -311,6 +316,7 @@ def test_a_page_that_did_not_arrive_whole_is_loaded_again(
 def test_a_page_that_never_arrives_says_what_to_do(
     context: BrowserContext, console: RunningNode, coverage: Coverage
 ) -> None:
+    context.add_init_script(QUICK)
     context.route("**/view-key.js", lambda route: route.abort("connectionreset"))
     page = enter(context, console, coverage)
     expect(page.locator(".banner")).to_contain_text("Reload this page to try again")

@@ -9,12 +9,22 @@ import pytest
 from playwright.sync_api import Locator, Page, expect
 
 import headrace
+from headrace.catalog import Tx
 from tests.node.support import RunningNode
+
+
+def older(tx: Tx) -> None:
+    """Its segments are ten minutes old: as wide on the map as they become."""
+    of_shop = "(SELECT id FROM streams WHERE name = 'shop')"
+    tx.execute(
+        f"UPDATE segments SET created_us = created_us - 600000000 WHERE stream_id = {of_shop}"
+    )
 
 
 async def prepare(hr: headrace.Headrace) -> None:
     """A stream with a group that has decided something."""
     await hr.create_stream("shop", ["shop.>"], partitions=2)
+    await hr.in_thread(hr.log.catalog.write, older)
     await hr.groups.create_static("shop", "till", max_members=2, members=["a", "b"])
     await hr.publish("shop.0", b"x", key="0")
     async with hr.join("shop", "till", member="a"), hr.join("shop", "till", member="b"):

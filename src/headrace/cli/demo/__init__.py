@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 import tempfile
 import time
 from dataclasses import replace
@@ -73,10 +74,18 @@ def demo(
             f"\n{stage.checks - len(stage.failed)} of {stage.checks} checks held, "
             f"{took_s:.1f} s in all"
         )
-        if options.catalog:
-            stage.say(f"look around: headrace --catalog {options.catalog} stream info flights")
+        stage.say(afterwards(options.catalog))
     if stage.failed:
         raise CheckFailedError(f"the tour found: {'; '.join(stage.failed)}")
+
+
+def afterwards(catalog: str | None) -> str:
+    """What to type next: the last lines of the tour."""
+    console = "see the same flights in the console:"
+    if catalog is None:
+        return f"{console} headrace demo --catalog ./demo && headrace --catalog ./demo up"
+    here = f"headrace --catalog {shlex.quote(catalog)}"
+    return f"look around: {here} stream info flights\n{console} {here} up"
 
 
 async def _perform(stage: Stage, program: tuple[Act, ...]) -> None:

@@ -214,7 +214,11 @@ class Group extends View {
 				number: true,
 				sort: "in_flight_events",
 				wide: true,
-				text: (row) => (row.in_flight_events === null ? "its process knows" : number(row.in_flight_events)),
+				mark: (row) => `${row.in_flight_events}`,
+				show: (row) =>
+					row.in_flight_events === null
+						? h("span", { title: "only its process knows" }, "–")
+						: number(row.in_flight_events),
 			},
 			{ title: "Lag", number: true, sort: "events", text: (row) => (row.exact ? "" : "≤ ") + short(row.lag_events) },
 			{ title: "Behind", number: true, sort: "seconds", text: (row) => (row.lag_events ? span(row.lag_seconds) : "–") },
@@ -474,13 +478,16 @@ class Group extends View {
 		}
 		const at = (one) => new Date(one.at).getTime();
 		const heard = /last heard (?:at )?(\S+Z)/.exec(lost.reason)?.[1];
-		// What followed from it: by its cause, or about whom was lost.
+		// What followed from it: by its cause, or about whom was lost or what it held.
 		const numbers = new Set([lost.number]);
+		const owner = new Map();
+		for (const one of this.decisions) if (one.number < lost.number && one.to) owner.set(one.units, one.to);
 		const after = this.decisions.filter((one) => {
 			const follows =
 				one.number > lost.number &&
 				at(one) - at(lost) < 600e3 &&
-				(numbers.has(one.cause) || [one.to, one.from].includes(lost.from));
+				(numbers.has(one.cause) || [one.to, one.from].includes(lost.from) ||
+					(one.units && owner.get(one.units) === lost.from));
 			if (follows) numbers.add(one.number);
 			return follows;
 		});
