@@ -287,13 +287,20 @@ def next_revision(tx: Tx) -> int:
 
 def put_cursor(tx: Tx, row: CursorRow) -> None:
     """Store a cursor, and that the seeks it knows of are done."""
-    place, what = (row.reader, row.segment_id), (int(row.ahead), row.sought, row.state, row.local)
-    tx.execute(
+    put_cursors(tx, [row])
+
+
+def put_cursors(tx: Tx, rows: Sequence[CursorRow]) -> None:
+    """Store cursors, and that the seeks they know of are done."""
+    tx.later(
         f"INSERT INTO region_cursors ({_CURSOR}) VALUES (?, ?, ?, ?, ?, ?, ?) "
         "ON CONFLICT (reader, segment_id) DO UPDATE SET revision = excluded.revision, "
         "ahead = excluded.ahead, sought = excluded.sought, state = excluded.state, "
         "local = excluded.local",
-        (*place, row.revision, *what),
+        *(
+            (r.reader, r.segment_id, r.revision, int(r.ahead), r.sought, r.state, r.local)
+            for r in rows
+        ),
     )
 
 

@@ -231,17 +231,17 @@ class SegmentTurn:
         cursors: Mapping[str, replicas.CursorRow],
     ) -> None:
         """Remember up to which row of progress a group's acks are taken in."""
-        for name, record in records.items():
-            for row in progress.of_group(tx, name, [segment.id]):
-                cursor = cursors.get(name)
-                if cursor is None:
-                    life = Life(Stamp(record.life.counter, record.life.region))
-                    state = joining.encode_cursor(OriginProgress(name, life))
-                    cursor = replicas.CursorRow(name, segment.id, 0, False, 0, state, b"")
-                if cursor.local != row.state or cursor.sought or name in self._rewound:
-                    replicas.put_cursor(
-                        tx, msgspec.structs.replace(cursor, local=row.state, sought=0)
-                    )
+        taken = []
+        for name, row in progress.of_groups(tx, list(records), segment.id).items():
+            cursor = cursors.get(name)
+            if cursor is None:
+                begun = records[name].life
+                life = Life(Stamp(begun.counter, begun.region))
+                state = joining.encode_cursor(OriginProgress(name, life))
+                cursor = replicas.CursorRow(name, segment.id, 0, False, 0, state, b"")
+            if cursor.local != row.state or cursor.sought or name in self._rewound:
+                taken.append(msgspec.structs.replace(cursor, local=row.state, sought=0))
+        replicas.put_cursors(tx, taken)
 
     def _wishes(self, tx: Tx, number: int) -> list[RegionEffect]:
         """Do what an operator wants, and leave what came of it."""
