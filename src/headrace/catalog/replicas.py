@@ -21,7 +21,6 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from headrace.catalog import schema
-from headrace.catalog.progress import base_of
 from headrace.catalog.transaction import Tx, in_parts
 
 LOCK = "region-cursors"
@@ -285,12 +284,7 @@ def next_revision(tx: Tx) -> int:
     return found
 
 
-def put_cursor(tx: Tx, row: CursorRow) -> None:
-    """Store a cursor, and that the seeks it knows of are done."""
-    put_cursors(tx, [row])
-
-
-def put_cursors(tx: Tx, rows: Sequence[CursorRow]) -> None:
+def put_cursor(tx: Tx, *rows: CursorRow) -> None:
     """Store cursors, and that the seeks they know of are done."""
     tx.later(
         f"INSERT INTO region_cursors ({_CURSOR}) VALUES (?, ?, ?, ?, ?, ?, ?) "
@@ -348,8 +342,6 @@ class TrimRow(msgspec.Struct, frozen=True):
     upto: int
     floor: int
     state: bytes
-    base: bytes
-    """What the base holds that ``state`` names."""
 
 
 def trims(tx: Tx, reader: str, segment_id: int) -> list[TrimRow]:
@@ -359,10 +351,7 @@ def trims(tx: Tx, reader: str, segment_id: int) -> list[TrimRow]:
         "AND upto >= 0 ORDER BY upto",
         (segment_id, reader),
     )
-    return [
-        TrimRow(int(upto), int(floor), bytes(state), base_of(tx, reader, segment_id, bytes(state)))
-        for upto, floor, state in rows
-    ]
+    return [TrimRow(int(upto), int(floor), bytes(state)) for upto, floor, state in rows]
 
 
 def forget_trims(tx: Tx, reader: str, segment_id: int, upto: int) -> None:

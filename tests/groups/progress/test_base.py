@@ -11,7 +11,7 @@ from headrace.catalog import Catalog, Tx, open_catalog
 from headrace.catalog import progress as rows
 from headrace.catalog.progress import BOTH
 from headrace.errors import AlreadyAckedError, ProgressDecodeError
-from headrace.groups.progress import AckedRanges, Progress, glance, ranges, store
+from headrace.groups.progress import AckedRanges, Progress, fresh, glance, ranges, store
 from headrace.groups.progress.audit import examine
 from headrace.groups.progress.base import Base, _decode
 from headrace.groups.progress.store import Joining, SeekPlace, load, write_of
@@ -25,7 +25,7 @@ def test_a_record_and_its_base_are_what_was_acked(
 ) -> None:
     rng = random.Random(seed)
     monkeypatch.setattr(ranges, "LAYERED_RANGES_MIN", rng.choice([2, 8, 64]))
-    monkeypatch.setattr(ranges, "_FRESH_OF_BASE", rng.choice([1, 4, 64]))
+    monkeypatch.setattr(fresh, "FRESH_OF_BASE", rng.choice([1, 4, 64]))
     acked, model, before, based = AckedRanges(), set[int](), Progress(), 0
     for _ in range(400):
         match rng.choice(("one", "one", "one", "range", "many", "floor")):

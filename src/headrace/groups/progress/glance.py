@@ -52,7 +52,7 @@ def _both(state: bytes) -> list[int]:
         found = Progress.decode(state[5:end], state[end:])
     except ProgressDecodeError as error:
         raise msgspec.DecodeError(str(error)) from error
-    deltas, at = [], found.floor
+    deltas, at = list[int](), found.floor
     for lo, hi in found.above:
         deltas += lo - at, hi - lo
         at = hi

@@ -20,6 +20,7 @@ import msgspec
 
 from headrace.catalog.progress import LAYERED
 from headrace.errors import InvalidRangeError, ProgressDecodeError
+from headrace.groups.progress import codec
 from headrace.groups.progress.bounds import OFFSET_MAX
 from headrace.groups.progress.ranges import AckedRanges
 
@@ -103,7 +104,7 @@ class Progress(msgspec.Struct, frozen=True):
             return self.whole().encode()
         if not self.ranges and not self.attempts:
             # The usual case: a floor alone.  A leader writes a thousand of them a second.
-            return _encoder.encode((_ENCODING_VERSION, AckedRanges.encode_floor(self.floor), ()))
+            return _encoder.encode((_ENCODING_VERSION, codec.encode_floor(self.floor), ()))
         flat = [number for pair in self.attempts for number in pair]
         return _encoder.encode((_ENCODING_VERSION, self.acked().encode(), flat))
 

@@ -164,7 +164,9 @@ class SegmentTurn:
         told_of = replicas.readers_of_trims(tx, segment.id)
         for name in told_of.intersection(counts):
             for trim in replicas.trims(tx, name, segment.id):
-                trims.setdefault(trim.upto, {})[name] = _decoded(trim)
+                trims.setdefault(trim.upto, {})[name] = Progress(trim.floor).merge(
+                    store.decode_kept(tx, name, segment.id, trim.state)
+                )
         wanted = [
             name
             for name in records
@@ -241,7 +243,7 @@ class SegmentTurn:
                 cursor = replicas.CursorRow(name, segment.id, 0, False, 0, state, b"")
             if cursor.local != row.state or cursor.sought or name in self._rewound:
                 taken.append(msgspec.structs.replace(cursor, local=row.state, sought=0))
-        replicas.put_cursors(tx, taken)
+        replicas.put_cursor(tx, *taken)
 
     def _wishes(self, tx: Tx, number: int) -> list[RegionEffect]:
         """Do what an operator wants, and leave what came of it."""
@@ -382,10 +384,3 @@ SEEKS = 2**20
 def life_of(record: GroupRecord) -> Life:
     """Since when a group is there, as its cursors have it."""
     return Life(Stamp(record.life.counter * SEEKS, record.life.region))
-
-
-def _decoded(trim: replicas.TrimRow) -> Progress:
-    """What was acked at a trim; of a base that is there no longer, nothing."""
-    if progress.base_name(trim.state) and not trim.base:
-        return Progress(trim.floor)
-    return store.decode(trim)
