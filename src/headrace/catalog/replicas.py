@@ -287,10 +287,9 @@ def next_revision(tx: Tx) -> int:
 def put_cursor(tx: Tx, *rows: CursorRow) -> None:
     """Store cursors, and that the seeks they know of are done."""
     tx.later(
-        f"INSERT INTO region_cursors ({_CURSOR}) VALUES (?, ?, ?, ?, ?, ?, ?) "
-        "ON CONFLICT (reader, segment_id) DO UPDATE SET revision = excluded.revision, "
-        "ahead = excluded.ahead, sought = excluded.sought, state = excluded.state, "
-        "local = excluded.local",
+        f"INSERT INTO region_cursors ({_CURSOR}) VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT "
+        "(reader, segment_id) DO UPDATE SET revision = excluded.revision, ahead = excluded.ahead, "
+        "sought = excluded.sought, state = excluded.state, local = excluded.local",
         *(
             (r.reader, r.segment_id, r.revision, int(r.ahead), r.sought, r.state, r.local)
             for r in rows
