@@ -379,21 +379,22 @@ class AckedRanges:
             return sum(map(self.ack_range, los.tolist(), his.tolist()))
         import numpy as np
 
-        before = self._floor + self._above
         mine, with_floor = unions.joined(self._blocks[first:last]), lo <= self._floor
         if with_floor:
             mine = np.concatenate(((-1, self._floor), mine))
         at, to = mine.searchsorted(los, side="right"), mine.searchsorted(his, side="left")
+        if ((at & 1) | (at != to)).any():
+            flat, new = unions.overlapping(mine, los, his), (at & 1 == 0) | (at != to)
+            gained, los, his = unions.size(flat) - unions.size(mine), los[new], his[new]
+        else:  # the usual case: all of it is new
+            flat, gained = unions.apart(mine, los, his), int(his.sum() - los.sum())
         if self._fresh is not None:
-            new = (at & 1 == 0) | (at != to)
-            self._fresh.note_many(los[new], his[new])
-        union = unions.overlapping if ((at & 1) | (at != to)).any() else unions.apart
-        flat = union(mine, los, his)
-        self._above += unions.size(flat) - unions.size(mine)
+            self._fresh.note_many(los, his)
+        self._above += gained
         if with_floor:
             self._above -= int(flat[1]) - self._floor
             self._floor = int(flat[1])
             flat = flat[2:]
         self._blocks[first:last] = pieces = unions.cut(flat, _BLOCK_BOUNDARIES_MAX)
         self._lows[first:last] = [piece[0] for piece in pieces]
-        return self._floor + self._above - before
+        return gained
