@@ -15,6 +15,7 @@ _OWNERS = (
     ("batches", "segment_id", "segments"),
     ("markers", "segment_id", "segments"),
     ("progress", "segment_id", "segments"),
+    ("progress_bases", "segment_id", "segments"),
     ("queue_places", "segment_id", "segments"),
 )
 

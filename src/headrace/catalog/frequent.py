@@ -7,7 +7,7 @@ collected, and a thread notifies all of them together when that time is over: th
 always told, unless the process dies first.
 
 It costs a commit a look at the clock and at a set (1.2 µs), and a process that commits all the time
-ten turns of that thread a second.  Processes that wait for no such channel are not woken.
+twenty turns of that thread a second.  Processes that wait for no such channel are not woken.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections.abc import Callable
 from headrace.catalog.bell import Bell
 from headrace.catalog.transaction import FREQUENT
 
-EVERY_S = 0.1
+EVERY_S = 0.05
 
 
 class Frequent:

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from headrace.catalog.leases import Ended
 from headrace.catalog.memory import Memory
+from headrace.catalog.progress import BOTH, LAYERED, Progress, with_base
 from headrace.catalog.transaction import IN_ONE_QUERY, Row, Tx, in_parts
 
 
@@ -32,6 +33,7 @@ class Reached(NamedTuple):
 
     floor: int
     state: bytes
+    """Where it names a base: both, after :data:`~headrace.catalog.progress.BOTH`."""
     start: int | None
     end: int | None
     size_bytes: int | None
@@ -67,7 +69,16 @@ def progress(tx: Tx, groups: Sequence[str] | None = None) -> dict[str, dict[int,
     query = _PROGRESS_LATERAL if tx.lateral else _PROGRESS_BY_ID
     for row in _rows(tx, query, "p.group_name", groups):
         found[row[0]][row[1]] = make(row[2:])
+        if row[3][:2] == LAYERED:
+            whole = _with_base(tx, *row[:4])
+            found[row[0]][row[1]] = found[row[0]][row[1]]._replace(state=whole)
     return dict(found)
+
+
+def _with_base(tx: Tx, group: str, segment_id: int, floor: int, state: bytes) -> bytes:
+    """A state that names a base with what that holds, each by its length."""
+    row = with_base(tx, Progress(group, segment_id, floor, bytes(state)))
+    return BOTH + len(row.state).to_bytes(4, "little") + row.state + row.base
 
 
 class KnownProgress:
@@ -130,7 +141,7 @@ def _reached(
         was, bound = known.get(id), bounds.get(id)
         if bound is None:  # a segment that is gone
             continue
-        if was is None:
+        if was is None or state[:2] == LAYERED:
             return None
         tail, head = bound
         start, end = was[2], was[3]

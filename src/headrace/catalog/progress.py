@@ -33,7 +33,11 @@ _REPLACE = (
 )
 
 
-_NAMES_BASE = b"\x95\x02\xc4\x10"
+LAYERED = b"\x94\x02"
+"""With what a state begins that names a base."""
+BOTH = b"\x00"
+"""With what a state and its base begin, where a look gives them as one."""
+_NAMES_BASE = LAYERED + b"\xc4\x10"
 _NAME_AT, _NAME_BYTES = len(_NAMES_BASE), 16
 _PUT_BASE = (
     "INSERT INTO progress_bases (group_name, segment_id, name, ranges) VALUES (?, ?, ?, ?) "

@@ -21,7 +21,6 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from headrace.catalog import schema
-from headrace.catalog.progress import base_of
 from headrace.catalog.transaction import Tx, in_parts
 
 LOCK = "region-cursors"
@@ -285,15 +284,16 @@ def next_revision(tx: Tx) -> int:
     return found
 
 
-def put_cursor(tx: Tx, row: CursorRow) -> None:
-    """Store a cursor, and that the seeks it knows of are done."""
-    place, what = (row.reader, row.segment_id), (int(row.ahead), row.sought, row.state, row.local)
-    tx.execute(
-        f"INSERT INTO region_cursors ({_CURSOR}) VALUES (?, ?, ?, ?, ?, ?, ?) "
-        "ON CONFLICT (reader, segment_id) DO UPDATE SET revision = excluded.revision, "
-        "ahead = excluded.ahead, sought = excluded.sought, state = excluded.state, "
-        "local = excluded.local",
-        (*place, row.revision, *what),
+def put_cursor(tx: Tx, *rows: CursorRow) -> None:
+    """Store cursors, and that the seeks they know of are done."""
+    tx.later(
+        f"INSERT INTO region_cursors ({_CURSOR}) VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT "
+        "(reader, segment_id) DO UPDATE SET revision = excluded.revision, ahead = excluded.ahead, "
+        "sought = excluded.sought, state = excluded.state, local = excluded.local",
+        *(
+            (r.reader, r.segment_id, r.revision, int(r.ahead), r.sought, r.state, r.local)
+            for r in rows
+        ),
     )
 
 
@@ -341,8 +341,6 @@ class TrimRow(msgspec.Struct, frozen=True):
     upto: int
     floor: int
     state: bytes
-    base: bytes
-    """What the base holds that ``state`` names."""
 
 
 def trims(tx: Tx, reader: str, segment_id: int) -> list[TrimRow]:
@@ -352,10 +350,7 @@ def trims(tx: Tx, reader: str, segment_id: int) -> list[TrimRow]:
         "AND upto >= 0 ORDER BY upto",
         (segment_id, reader),
     )
-    return [
-        TrimRow(int(upto), int(floor), bytes(state), base_of(tx, reader, segment_id, bytes(state)))
-        for upto, floor, state in rows
-    ]
+    return [TrimRow(int(upto), int(floor), bytes(state)) for upto, floor, state in rows]
 
 
 def forget_trims(tx: Tx, reader: str, segment_id: int, upto: int) -> None:

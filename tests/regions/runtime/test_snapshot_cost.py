@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from headrace.catalog import Tx
+from headrace.groups.homes import GroupRecord
 from headrace.groups.partitioned.lifecycle import create_static
 from headrace.groups.progress import Progress, store
-from headrace.regions import enabling
+from headrace.regions import enabling, records
 from headrace.regions.core.index import SnapshotIndex
 from headrace.regions.core.markers import SnapshotMarker, UpdateMarker
 from tests.regions.runtime.test_snapshots import ONE, SnapshotPlace, exchange
@@ -56,3 +57,34 @@ def test_what_updates_cost_grows_with_the_groups_and_not_with_their_square(
         for place in places:
             place.close()
     assert costs[1] <= 6 * costs[0], costs
+
+
+def test_a_tick_reads_no_record_of_a_neighbours_groups_that_are_as_they_were(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each look at who can be asked for a snapshot decoded all groups of all neighbours."""
+    decoded = 0
+    decode = records.decode_group
+
+    def counted(name: str, data: bytes) -> GroupRecord:
+        nonlocal decoded
+        decoded += 1
+        return decode(name, data)
+
+    places = [SnapshotPlace(name, str(tmp_path / name)) for name in ("eu", "us")]
+    linked(places, config=ONE, segments=1)
+    eu, _ = places
+    for number in range(20):
+        create_static(eu.log, "orders", f"g{number}", max_members=1, members=["m"])
+        enabling.enable(eu.log, f"orders.g{number}", eu.neighbours, mode="snapshot")
+    eu.publish(5)
+    exchange(*places)
+    monkeypatch.setattr(records, "decode_group", counted)
+    before = len(eu.markers())
+    for _ in range(3):
+        eu.publish(5)
+        exchange(*places)
+    assert len(eu.markers()) > before
+    assert decoded == 0
+    for place in places:
+        place.close()

@@ -44,6 +44,7 @@ class EventRun(Run):
         self.soon: list[int] = []
         self.rows: dict[int, Delivery] = {}
         self._at = 0  # rows of ahead[0] that are fed
+        self._read = self.dispatcher.next_offset
 
     # -- the core's state ---------------------------------------------------------------
 
@@ -61,18 +62,25 @@ class EventRun(Run):
         return self.dispatcher.ready or bool(self.ahead)
 
     def fetched(self, found: Fetched | Gap) -> None:
-        super().fetched(self._sifted(found) if isinstance(found, Fetched) else found)
+        start, self._read = self._read, found.end
+        super().fetched(self._sifted(found, start) if isinstance(found, Fetched) else found)
 
-    def _sifted(self, found: Fetched) -> Fetched | Gap:
-        """What was read without what is acked: of much of that, it is cheaper done at once."""
-        keep = self.dispatcher.unacked(int64s(found.data.column(0)))
+    def _sifted(self, found: Fetched, start: int) -> Fetched | Gap:
+        """What was read without what is acked: of much of that, it is cheaper done at once.
+
+        Nothing else of it can be acked before it is fed.
+        """
+        offsets = int64s(found.data.column(0))
+        keep = self.dispatcher.unacked(offsets)
         if keep is None or (kept := int(keep.sum())) == found.rows:
             return found
         if not kept:
             return Gap(found.end)
         assert found.keys is not None
         size = found.size_bytes * kept // found.rows
-        return Fetched(found.data.filter(mask_array(keep)), found.end, found.keys[keep], size)
+        data, keys = found.data.filter(mask_array(keep)), found.keys[keep]
+        every = int(offsets[0]) == start and found.end - start == found.rows
+        return Fetched(data, found.end, keys, size, sifted=every)
 
     # -- out ----------------------------------------------------------------------------
 
@@ -135,14 +143,15 @@ class EventRun(Run):
             end = int(offsets[at + count])
         mine = offsets[at : at + count]
         start = self.dispatcher.next_offset
-        keep = self.dispatcher.feed(mine, part.keys[at : at + count], end)
+        keys = part.keys[at : at + count]
+        keep = self.dispatcher.feed(mine, keys, end, sifted=part.sifted)
         made = deliveries(self, part.data.slice(at, count), self.owned.strip)
         given = mine.tolist()
         if keep is not None and not keep.all():
             made, given = list(compress(made, keep)), list(compress(given, keep))
             self.hold(-(count - len(made)) * self.row_bytes)
         self.rows.update(zip(given, made, strict=True))
-        if end - start != len(made):
+        if end - start != len(made) and not part.sifted:
             self.runtime.commits.later(self, HOLES_DELAY_MS)
 
     # -- answers ------------------------------------------------------------------------

@@ -34,6 +34,8 @@ class Fetched(msgspec.Struct, frozen=True, eq=False):
     end: int
     keys: Int64s | None
     size_bytes: int
+    sifted: bool = False
+    """What is not in it is acked, and nothing that is."""
 
     @property
     def rows(self) -> int:

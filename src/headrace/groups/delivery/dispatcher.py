@@ -163,26 +163,32 @@ class Dispatcher(UnitDispatcher):
     # --- events in, events out ---------------------------------------------------------
 
     def feed(
-        self, offsets: Sequence[int] | Int64s, keys: Sequence[int] | Int64s, end: int
+        self,
+        offsets: Sequence[int] | Int64s,
+        keys: Sequence[int] | Int64s,
+        end: int,
+        *,
+        sifted: bool = False,
     ) -> npt.NDArray[np.bool_] | None:
         """Add the group's events among ``next_offset`` … ``end``, ascending.
 
         Offsets in that range that are not given hold nothing for this group (filtered out, or
         markers) and count as acked.  Those acked under an earlier owner are passed over: then the
-        answer says which were taken, and None when all were.
+        answer says which were taken, and None when all were.  If ``sifted``, the caller has looked:
+        those that are given are not acked, and those that are not given are.
         """
         ours = np.asarray(offsets, dtype=np.int64)
         start = self._next_offset
         self._check_feed(ours, end)
         if len(keys) != ours.size:
             raise FeedError(f"a feed has {ours.size} offsets and {len(keys)} keys")
-        fresh, above = ours, self._acked.end > start
+        fresh, above = ours, not sifted and self._acked.end > start
         keep = self.unacked(ours) if above else None
         if keep is not None:
             fresh, keys = ours[keep], np.asarray(keys)[keep]
         if fresh.size > self.wanted:
             raise FeedError(f"a feed of {fresh.size} events, but only {self.wanted} are wanted")
-        if end - start != ours.size:
+        if end - start != ours.size and not sifted:
             edges = np.concatenate(([start - 1], ours, [end]))
             holes = np.flatnonzero(np.diff(edges) > 1)
             los, his = edges[holes] + 1, edges[holes + 1]

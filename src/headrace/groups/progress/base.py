@@ -9,8 +9,6 @@ whoever stored it, and two programs that make the same base make the same row.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from functools import cached_property
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -28,7 +26,7 @@ _WIDTHS = (1, 2, 4, 8)
 class Base:
     """Acked ranges as their ascending boundaries ``lo, hi, lo, hi, …``; never changed."""
 
-    __slots__ = ("__dict__", "__weakref__", "bounds", "data", "name")
+    __slots__ = ("__weakref__", "bounds", "data", "name")
 
     def __init__(self, bounds: Int64s, data: bytes, name: bytes) -> None:
         self.bounds = bounds
@@ -83,33 +81,6 @@ class Base:
         if at % 2:
             raise ProgressDecodeError(f"a floor of {floor} is acked by the base of the progress")
         return self.bounds[at:]
-
-    def acked_beside(self, floor: int, ranges: Sequence[tuple[int, int]]) -> int:
-        """How many offsets above a floor it has acked, or some ranges that go beyond it."""
-        own = self._total - self._below(np.array([floor]))
-        if not ranges:
-            return int(own[0])
-        los, his = np.array(ranges, dtype=np.int64).T
-        both = self._below(his) - self._below(los)
-        return int(own[0] + (his - los - both).sum())
-
-    @cached_property
-    def _sums(self) -> Int64s:
-        sizes = self.bounds[1::2] - self.bounds[::2]
-        return np.concatenate((np.zeros(1, dtype=np.int64), sizes.cumsum()))
-
-    @property
-    def _total(self) -> int:
-        return int(self._sums[-1])
-
-    def _below(self, offsets: Int64s) -> Int64s:
-        """How many of its offsets are below each of these."""
-        at = self.bounds.searchsorted(offsets, side="right")
-        whole = self._sums[at // 2]
-        inside = at % 2 == 1
-        part = np.where(inside, offsets - self.bounds[np.where(inside, at - 1, 0)], 0)
-        found: Int64s = whole + part
-        return found
 
 
 def _encode(bounds: Int64s) -> bytes:

@@ -2,8 +2,5 @@
 
 from __future__ import annotations
 
-LAYERED = b"\x95\x02"
-"""With what a record of progress begins that names a base."""
-
 OFFSET_MAX = 2**63 - 1
 """One past the largest offset that can be acked; offsets are signed 64-bit on disk."""

@@ -10,10 +10,10 @@ from itertools import accumulate
 
 import msgspec
 
-from headrace.groups.progress.bounds import LAYERED
+from headrace.catalog.progress import BOTH
+from headrace.errors import ProgressDecodeError
 
 _record = msgspec.msgpack.Decoder(tuple[int, bytes, list[int]]).decode
-_layered = msgspec.msgpack.Decoder(tuple[int, bytes, bytes, list[int], int]).decode
 _ranges = msgspec.msgpack.Decoder(tuple[int, int, list[int]]).decode
 
 
@@ -24,9 +24,8 @@ def unacked(state: bytes, floor: int, tail: int, head: int) -> tuple[int, int]:
     ((7, 0), (5, 2))
     """
     # As deltas_of, which is called ten thousand times by a look at everything.
-    if state[:2] == LAYERED:
-        return _unacked_beside(_layered(state)[4], floor, tail, head)
-    deltas = _ranges(_record(state)[1])[2] if state else ()
+    both = state[:1] == BOTH
+    deltas = (_both(state) if both else _ranges(_record(state)[1])[2]) if state else ()
     if not deltas:
         return (max(0, head - max(floor, tail)), max(0, min(tail, head) - floor))
     left = head - floor
@@ -39,16 +38,25 @@ def unacked(state: bytes, floor: int, tail: int, head: int) -> tuple[int, int]:
     return kept, lost
 
 
-def _unacked_beside(acked: int, floor: int, tail: int, head: int) -> tuple[int, int]:
-    """The same of a record that names a base: it says how much is acked above the floor."""
-    if floor < tail:
-        raise ValueError("what a base holds below the tail is not told by the record")
-    return max(0, head - floor - acked), 0
-
-
 def deltas_of(state: bytes) -> list[int]:
     """Gap and length of each acked range above the floor; raises ``msgspec.DecodeError``."""
-    return _ranges(_record(state)[1])[2]
+    return _both(state) if state[:1] == BOTH else _ranges(_record(state)[1])[2]
+
+
+def _both(state: bytes) -> list[int]:
+    """The same of a state that is given with its base."""
+    from headrace.groups.progress.record import Progress
+
+    end = 5 + int.from_bytes(state[1:5], "little")
+    try:
+        found = Progress.decode(state[5:end], state[end:])
+    except ProgressDecodeError as error:
+        raise msgspec.DecodeError(str(error)) from error
+    deltas, at = list[int](), found.floor
+    for lo, hi in found.above:
+        deltas += lo - at, hi - lo
+        at = hi
+    return deltas
 
 
 def missing(floor: int, deltas: list[int], head: int) -> list[tuple[int, int]]:

@@ -25,32 +25,19 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain, islice
-from operator import lt
+from itertools import accumulate, chain, islice
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from headrace.errors import InvalidRangeError, ProgressDecodeError
+from headrace.groups.progress import codec, unions
 from headrace.groups.progress.bounds import OFFSET_MAX
-from headrace.groups.progress.unions import (
-    Block,
-    apart,
-    array_of,
-    cut,
-    halves,
-    joined,
-    overlapping,
-    size,
-)
+from headrace.groups.progress.unions import Block
 
 _BLOCK_BOUNDARIES_MAX = 1024
 _UNION_RANGES_MIN = 16  # fewer than this are added one by one
 _WINDOW = 256  # and so are those with more boundaries for each of them in between
 LAYERED_RANGES_MIN = 4096
 """More ranges than this are kept in a base."""
-_FRESH_OF_BASE = 64  # a base is made anew when this part of as many ranges was acked since
-_ENCODING_VERSION = 1
 
 if TYPE_CHECKING:
     import numpy as np
@@ -58,6 +45,7 @@ if TYPE_CHECKING:
 
     from headrace.groups.progress.arrays import Int64s
     from headrace.groups.progress.base import Base
+    from headrace.groups.progress.fresh import Fresh
 
 
 class AckedRanges:
@@ -72,7 +60,7 @@ class AckedRanges:
     (2, 13, 0)
     """
 
-    __slots__ = ("_above", "_base", "_blocks", "_floor", "_fresh", "_lows", "_since", "_since_many")
+    __slots__ = ("_above", "_blocks", "_floor", "_fresh", "_lows")
 
     def __init__(self, floor: int = 0) -> None:
         if not 0 <= floor <= OFFSET_MAX:
@@ -81,10 +69,7 @@ class AckedRanges:
         self._blocks: list[Block] = []
         self._lows: list[int] = []  # first boundary of each block
         self._above = 0
-        self._base: Base | None = None
-        self._fresh: AckedRanges | None = None  # what is acked above the floor beyond it
-        self._since: list[int] = []  # bounds of what came after the last look at that
-        self._since_many: list[tuple[Int64s, Int64s]] = []
+        self._fresh: Fresh | None = None  # beside a base, if there are very many
 
     # --- reading -----------------------------------------------------------------------
 
@@ -189,9 +174,7 @@ class AckedRanges:
         twin._blocks = [block[:] for block in self._blocks]
         twin._lows = list(self._lows)
         twin._above = self._above
-        twin._base = self._base
         twin._fresh = None if self._fresh is None else self._fresh.copy()
-        twin._since, twin._since_many = list(self._since), list(self._since_many)
         return twin
 
     # --- layers ------------------------------------------------------------------------
@@ -199,50 +182,35 @@ class AckedRanges:
     @classmethod
     def over(cls, floor: int, base: Base, ranges: Iterable[Sequence[int]]) -> AckedRanges:
         """What :meth:`layers` parted, together again; what it cannot have parted is refused."""
-        fresh, made = cls.from_tuples(floor, ranges), cls(floor)
-        made._take(base.above(floor))
-        made.merge(fresh)
+        from headrace.groups.progress.fresh import Fresh
+
+        beside, made = cls.from_tuples(floor, ranges), cls(floor)
+        above = base.above(floor)
+        made._hold(array("q", above.tobytes()), unions.size(above))
+        made.merge(beside)
         if made._floor != floor:
             raise InvalidRangeError(f"a floor of {floor} is below acked ranges that touch it")
-        made._base, made._fresh = base, fresh
+        made._fresh = Fresh(base, beside._bounds())
         return made
 
     def layers(self) -> tuple[Base | None, tuple[tuple[int, int], ...]]:
         """All that is acked above the floor as a base, if it is much, and ranges beside it."""
-        few = len(self._blocks) <= 2 * LAYERED_RANGES_MIN // _BLOCK_BOUNDARIES_MAX
-        base, fresh = self._base, self._gathered()
-        if few and len(self) <= LAYERED_RANGES_MIN // (1 if base is None else 2):
-            self._base = self._fresh = None
-            return None, self.to_tuples()
-        if base is None and len(self) <= LAYERED_RANGES_MIN:
-            return None, self.to_tuples()
-        if (
-            base is None
-            or fresh is None
-            or base.end <= self._floor
-            or len(fresh) > max(LAYERED_RANGES_MIN, len(base) // _FRESH_OF_BASE)
-        ):
-            from headrace.groups.progress.base import Base
-
-            base, fresh = Base.of(self._bounds()), AckedRanges(self._floor)
-            self._base, self._fresh = base, fresh
-        return base, fresh.to_tuples()
-
-    def _gathered(self) -> AckedRanges | None:
-        """What was acked since the base was made, joined."""
         fresh = self._fresh
-        if fresh is not None:
-            import numpy as np
+        if not self._is_longer(LAYERED_RANGES_MIN // (1 if fresh is None else 2)):
+            self._fresh = None
+            return None, self.to_tuples()
+        beside = None if fresh is None else fresh.above(self._floor)
+        if fresh is None or beside is None or fresh.is_stale(self._floor, LAYERED_RANGES_MIN):
+            from headrace.groups.progress.base import Base
+            from headrace.groups.progress.fresh import Fresh
 
-            since, many = array_of(self._since), self._since_many
-            los = np.concatenate([since[::2], *(los for los, _ in many)])
-            his = np.concatenate([since[1::2], *(his for _, his in many)])
-            self._since, self._since_many = [], []
-            fresh.ack_range(0, self._floor)
-            if (his > self._floor).any():
-                flat = overlapping(array_of([]), los, his)
-                fresh._union(flat[::2], flat[1::2])
-        return fresh
+            beside = unions.array_of([])
+            self._fresh = fresh = Fresh(Base.of(self._bounds()), beside)
+        flat = beside.tolist()
+        return fresh.base, tuple(zip(flat[::2], flat[1::2], strict=True))
+
+    def _is_longer(self, count: int) -> bool:
+        return any(length > 2 * count for length in accumulate(map(len, self._blocks)))
 
     # --- changing ----------------------------------------------------------------------
 
@@ -265,7 +233,7 @@ class AckedRanges:
             return self._raise_floor(hi)
         gained = self._insert(lo, hi)
         if gained and self._fresh is not None:
-            self._since += lo, hi
+            self._fresh.note(lo, hi)
         return gained
 
     def ack_many(self, offsets: Iterable[int] | Int64s) -> int:
@@ -319,36 +287,15 @@ class AckedRanges:
 
     def encode(self) -> bytes:
         """A compact form: floor, then gap and length of each range, as MessagePack integers."""
-        if not self._blocks:
-            return self.encode_floor(self._floor)
-        import numpy as np
-
-        flat = self._bounds()
-        flat = np.concatenate(([self._floor], flat))
-        deltas = (flat[1:] - flat[:-1]).tolist()
-        return msgspec.msgpack.encode((_ENCODING_VERSION, self._floor, deltas))
-
-    @staticmethod
-    def encode_floor(floor: int) -> bytes:
-        """What :meth:`encode` gives for a floor without ranges above it."""
-        return _encoder.encode((_ENCODING_VERSION, floor, ()))
+        return codec.encode(self._floor, self._bounds() if self._blocks else ())
 
     @classmethod
     def decode(cls, data: bytes) -> AckedRanges:
         """The inverse of :meth:`encode`; anything that it cannot have written is refused."""
-        try:
-            version, floor, deltas = _decoder.decode(data)
-        except msgspec.DecodeError as error:
-            raise ProgressDecodeError(f"acked ranges cannot be decoded: {error}") from error
-        if version != _ENCODING_VERSION:
-            raise ProgressDecodeError(f"acked ranges have the unknown version {version}")
-        if deltas and (min(deltas) < 1 or floor + sum(deltas) > OFFSET_MAX):
-            raise ProgressDecodeError("acked ranges are not ascending within the offsets")
+        floor, flat = codec.decode(data)
         try:
             made = cls(floor)
-            if not deltas:
-                return made  # the usual case
-            made._adopt(array_of([floor, *deltas]).cumsum()[1:].tolist())
+            made._adopt(flat)
         except InvalidRangeError as error:
             raise ProgressDecodeError(f"acked ranges cannot be decoded: {error}") from error
         return made
@@ -357,34 +304,24 @@ class AckedRanges:
 
     def _bounds(self, first: int = 0, last: int = OFFSET_MAX) -> Int64s:
         lo = max(0, bisect_right(self._lows, first) - 1)  # whole blocks, around those offsets
-        return joined(self._blocks[lo : bisect_right(self._lows, last)])
+        return unions.joined(self._blocks[lo : bisect_right(self._lows, last)])
 
     def _pairs(self) -> Iterator[tuple[int, int]]:
         for block in self._blocks:
             yield from zip(block[::2], block[1::2], strict=True)
 
-    def _adopt(self, flat: list[int]) -> None:
-        """Take checked boundaries as the content, in place of what there was."""
-        if not flat:
-            self._blocks, self._lows, self._above = [], [], 0
-            return
-        if len(flat) % 2:
-            raise InvalidRangeError("a range has a beginning but no end")
-        if not all(map(lt, flat, islice(flat, 1, None))):
-            raise InvalidRangeError("ranges must ascend and be apart from one another")
-        if flat[0] <= self._floor or flat[-1] > OFFSET_MAX:
-            raise InvalidRangeError(f"a range lies outside {self._floor + 1} to {OFFSET_MAX}")
-        self._take(array_of(flat))
+    def _adopt(self, flat: Sequence[int]) -> None:
+        """Take boundaries as the content, in place of what there was, once they are checked."""
+        unions.check(flat, self._floor)
+        self._hold(array("q", flat), sum(flat[1::2]) - sum(flat[::2]))
 
-    def _take(self, flat: Int64s) -> None:
-        self._above = size(flat)
-        self._blocks = cut(flat, _BLOCK_BOUNDARIES_MAX)
+    def _hold(self, bounds: Block, above: int) -> None:
+        self._above = above
+        self._blocks = unions.halves(bounds, _BLOCK_BOUNDARIES_MAX)
         self._lows = [block[0] for block in self._blocks]
 
     def _raise_floor(self, hi: int) -> int:
         """Everything below ``hi`` is acked: drop what it covers, join what it touches."""
-        if self._lows and self._lows[0] >= hi:
-            return self._raise_up_to(hi)
         before = self._floor + self._above
         while self._lows and self._lows[0] <= hi:
             block = self._blocks[0]
@@ -400,20 +337,6 @@ class AckedRanges:
             del self._blocks[0], self._lows[0]
         self._floor = hi
         return hi + self._above - before
-
-    def _raise_up_to(self, hi: int) -> int:
-        """The usual case: nothing that is acked above the floor is below ``hi``."""
-        block, before, floor = self._blocks[0], self._floor, hi
-        if block[0] == hi:
-            floor = block[1]
-            self._above -= floor - hi
-            if len(block) == 2:
-                del self._blocks[0], self._lows[0]
-            else:
-                del block[:2]
-                self._lows[0] = block[0]
-        self._floor = floor
-        return hi - before
 
     def _insert(self, lo: int, hi: int) -> int:
         """Add a range that begins above the floor."""
@@ -431,7 +354,7 @@ class AckedRanges:
             block = array("q", chain.from_iterable(self._blocks[first : last + 1]))
         i = bisect_left(block, lo)
         gained = hi - lo
-        if first != last or not self._insert_simply(block, i, lo, hi):
+        if first != last or not unions.insert_simply(block, i, lo, hi):
             j = bisect_right(block, hi)
             covered = block[i - (i & 1) : j + (j & 1)]
             start = covered[0] if i & 1 else lo
@@ -439,32 +362,12 @@ class AckedRanges:
             gained = end - start - (sum(covered[1::2]) - sum(covered[::2]))
             block[i:j] = array("q", ([] if i & 1 else [lo]) + ([] if j & 1 else [hi]))
         if first != last or len(block) > _BLOCK_BOUNDARIES_MAX:
-            self._blocks[first : last + 1] = pieces = halves(block, _BLOCK_BOUNDARIES_MAX)
+            self._blocks[first : last + 1] = pieces = unions.halves(block, _BLOCK_BOUNDARIES_MAX)
             lows[first : last + 1] = [piece[0] for piece in pieces]
         else:
             lows[first] = block[0]
         self._above += gained
         return gained
-
-    @staticmethod
-    def _insert_simply(block: Block, i: int, lo: int, hi: int) -> bool:
-        """The usual cases, quickly: all of the range is new and overlaps no other."""
-        after = block[i] if i < len(block) else OFFSET_MAX + 1
-        if i & 1:
-            following = block[i + 1] if i + 1 < len(block) else OFFSET_MAX + 1
-            if after != lo or following < hi:
-                return False
-            if following == hi:
-                del block[i : i + 2]  # closes the gap between two
-            else:
-                block[i] = hi  # grows the range below it
-        elif after > hi:
-            block[i:i] = array("q", (lo, hi))
-        elif after == hi:
-            block[i] = lo  # grows the range above it
-        else:
-            return False
-        return True
 
     def _union(self, los: Int64s, his: Int64s) -> int:
         """Add ascending, disjoint ranges; costs what lies from the first to the last of them."""
@@ -476,27 +379,22 @@ class AckedRanges:
             return sum(map(self.ack_range, los.tolist(), his.tolist()))
         import numpy as np
 
-        before = self._floor + self._above
-        mine, with_floor = joined(self._blocks[first:last]), lo <= self._floor
+        mine, with_floor = unions.joined(self._blocks[first:last]), lo <= self._floor
         if with_floor:
             mine = np.concatenate(((-1, self._floor), mine))
         at, to = mine.searchsorted(los, side="right"), mine.searchsorted(his, side="left")
-        if self._fresh is not None:
-            new = (at & 1 == 0) | (at != to)
-            self._since_many.append((los[new], his[new]))
         if ((at & 1) | (at != to)).any():
-            flat = overlapping(mine, los, his)
-        else:
-            flat = apart(mine, los, his)
-        self._above += size(flat) - size(mine)
+            flat, new = unions.overlapping(mine, los, his), (at & 1 == 0) | (at != to)
+            gained, los, his = unions.size(flat) - unions.size(mine), los[new], his[new]
+        else:  # the usual case: all of it is new
+            flat, gained = unions.apart(mine, los, his), int(his.sum() - los.sum())
+        if self._fresh is not None:
+            self._fresh.note_many(los, his)
+        self._above += gained
         if with_floor:
             self._above -= int(flat[1]) - self._floor
             self._floor = int(flat[1])
             flat = flat[2:]
-        self._blocks[first:last] = pieces = cut(flat, _BLOCK_BOUNDARIES_MAX)
+        self._blocks[first:last] = pieces = unions.cut(flat, _BLOCK_BOUNDARIES_MAX)
         self._lows[first:last] = [piece[0] for piece in pieces]
-        return self._floor + self._above - before
-
-
-_encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(tuple[int, int, list[int]])
+        return gained

@@ -18,8 +18,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from headrace.catalog.progress import LAYERED
 from headrace.errors import InvalidRangeError, ProgressDecodeError
-from headrace.groups.progress.bounds import LAYERED, OFFSET_MAX
+from headrace.groups.progress import codec
+from headrace.groups.progress.bounds import OFFSET_MAX
 from headrace.groups.progress.ranges import AckedRanges
 
 if TYPE_CHECKING:
@@ -102,9 +104,14 @@ class Progress(msgspec.Struct, frozen=True):
             return self.whole().encode()
         if not self.ranges and not self.attempts:
             # The usual case: a floor alone.  A leader writes a thousand of them a second.
-            return _encoder.encode((_ENCODING_VERSION, AckedRanges.encode_floor(self.floor), ()))
+            return _encoder.encode((_ENCODING_VERSION, codec.encode_floor(self.floor), ()))
         flat = [number for pair in self.attempts for number in pair]
         return _encoder.encode((_ENCODING_VERSION, self.acked().encode(), flat))
+
+    @staticmethod
+    def encode_acked(acked: AckedRanges) -> bytes:
+        """The record of what is acked alone, at once."""
+        return _encoder.encode((_ENCODING_VERSION, acked.encode(), ()))
 
     def stored(self) -> bytes:
         """A record that only names its base."""
@@ -113,8 +120,7 @@ class Progress(msgspec.Struct, frozen=True):
             return self.encode()
         ranges = AckedRanges.from_tuples(self.floor, self.ranges).encode()
         flat = [number for pair in self.attempts for number in pair]
-        acked = base.acked_beside(self.floor, self.ranges)
-        return _encoder.encode((_LAYERED_VERSION, base.name, ranges, flat, acked))
+        return _encoder.encode((_LAYERED_VERSION, base.name, ranges, flat))
 
     @classmethod
     def decode(cls, data: bytes, base: bytes = b"") -> Progress:
@@ -141,7 +147,7 @@ class Progress(msgspec.Struct, frozen=True):
         from headrace.groups.progress.base import Base
 
         try:
-            _, name, ranges, flat, _ = _layered_decoder.decode(data)
+            _, name, ranges, flat = _layered_decoder.decode(data)
         except msgspec.DecodeError as error:
             raise ProgressDecodeError(f"progress cannot be decoded: {error}") from error
         if len(flat) % 2:
@@ -181,4 +187,4 @@ def _check_attempts(acked: AckedRanges, attempts: Iterable[tuple[int, int]]) -> 
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(tuple[int, bytes, list[int]])
-_layered_decoder = msgspec.msgpack.Decoder(tuple[int, bytes, bytes, list[int], int])
+_layered_decoder = msgspec.msgpack.Decoder(tuple[int, bytes, bytes, list[int]])

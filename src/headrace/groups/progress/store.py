@@ -92,6 +92,14 @@ def load_all(tx: Tx, group: str, ids: Sequence[int] | None = None) -> dict[int, 
     return {row.segment_id: decode(row) for row in stored.of_group(tx, group, ids)}
 
 
+def decode_kept(tx: Tx, group: str, segment_id: int, state: bytes) -> Progress:
+    """A state that was kept of a row; if its base is there no longer, nothing of it."""
+    base = stored.base_of(tx, group, segment_id, state)
+    if not state or (stored.base_name(state) and not base):
+        return Progress()
+    return Progress.decode(state, base)
+
+
 def alone(row: stored.Progress) -> stored.Progress:
     """A row that stands on no base, to be kept elsewhere."""
     return msgspec.structs.replace(row, state=decode(row).encode(), base=b"") if row.base else row

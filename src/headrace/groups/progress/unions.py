@@ -7,7 +7,12 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
+from itertools import islice
+from operator import lt
 from typing import TYPE_CHECKING, TypeAlias
+
+from headrace.errors import InvalidRangeError
+from headrace.groups.progress.bounds import OFFSET_MAX
 
 if TYPE_CHECKING:
     from headrace.groups.progress.arrays import Int64s
@@ -43,7 +48,27 @@ def overlapping(mine: Int64s, los: Int64s, his: Int64s) -> Int64s:
     return flat
 
 
-def array_of(numbers: list[int]) -> Int64s:
+def insert_simply(block: Block, i: int, lo: int, hi: int) -> bool:
+    """The usual cases, quickly: all of the range is new and overlaps no other."""
+    after = block[i] if i < len(block) else OFFSET_MAX + 1
+    if i & 1:
+        following = block[i + 1] if i + 1 < len(block) else OFFSET_MAX + 1
+        if after != lo or following < hi:
+            return False
+        if following == hi:
+            del block[i : i + 2]  # closes the gap between two
+        else:
+            block[i] = hi  # grows the range below it
+    elif after > hi:
+        block[i:i] = array("q", (lo, hi))
+    elif after == hi:
+        block[i] = lo  # grows the range above it
+    else:
+        return False
+    return True
+
+
+def array_of(numbers: Sequence[int]) -> Int64s:
     """Bounds as an array."""
     import numpy as np
 
@@ -71,3 +96,13 @@ def halves(block: Block, longest: int) -> list[Block]:
     """A block that has become too long, in several that are half-full."""
     half = longest // 2
     return [block[k : k + half] for k in range(0, len(block), half)]
+
+
+def check(flat: Sequence[int], floor: int) -> None:
+    """Refuse what cannot be the boundaries of ranges above a floor."""
+    if len(flat) % 2:
+        raise InvalidRangeError("a range has a beginning but no end")
+    if not all(map(lt, flat, islice(flat, 1, None))):
+        raise InvalidRangeError("ranges must ascend and be apart from one another")
+    if flat and (flat[0] <= floor or flat[-1] > OFFSET_MAX):
+        raise InvalidRangeError(f"a range lies outside {floor + 1} to {OFFSET_MAX}")

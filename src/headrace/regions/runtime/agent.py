@@ -40,7 +40,7 @@ from headrace.regions.runtime import applying, cursors, keeping, writers
 from headrace.regions.runtime.applying import Theirs
 from headrace.regions.runtime.behind import is_behind
 from headrace.regions.runtime.neighbours import Neighbours
-from headrace.regions.runtime.roster import Roster
+from headrace.regions.runtime.roster import Roster, TheirRosters
 from headrace.regions.runtime.snapshotting import Snapshotting
 from headrace.regions.snapshots import ASKED_BUCKET, FORCED_BUCKET
 
@@ -75,9 +75,9 @@ class RegionAgent:
         self._lease: leases.Lease | None = None
         self._others: set[str] = set()
         self._roster = Roster(log.catalog)
-        self._theirs: dict[str, tuple[Log, Roster]] = {}
+        self._theirs = TheirRosters(neighbours)
         self._listens_to: frozenset[str] = frozenset()
-        self.snapshots = Snapshotting(log, neighbours, self._roster)
+        self.snapshots = Snapshotting(log, neighbours, self._roster, self._theirs)
 
     # -- once ---------------------------------------------------------------------------
 
@@ -269,10 +269,7 @@ class RegionAgent:
             return None
         since = seen[0] if seen[0] <= news[0] else -1
         linked = self._log.catalog.read(links)
-        opened, roster = self._theirs.get(member.region, (None, None))
-        if roster is None or opened is not source_log:
-            roster = Roster(source_log.catalog)
-            self._theirs[member.region] = source_log, roster
+        roster = self._theirs.of(member)
         roster.read()
         return source_log.catalog.read(
             lambda tx: applying.look(tx, member.region, since, linked, roster), snapshot=True

@@ -137,7 +137,8 @@ def _translate_row(
     if cursor.sought:
         changed = _command(tx, me, known, segment, after, cursor.sought == replicas.SOUGHT_END)
     else:
-        before = _local(tx, cursor)
+        # If it is not known any more, all that is acked is taken in once more.
+        before = store.decode_kept(tx, row.group, segment.id, cursor.local)
         find = _acked_of_queue if record.family == kinds.ELASTIC else _acked
         changed = _ack(tx, known, segment, find(tx, row, segment, before, after))
     ahead = is_ahead(known, lanes.ends(tx, segment.id), me.name)
@@ -153,17 +154,6 @@ def _translate_row(
         ),
     )
     return changed
-
-
-def _local(tx: Tx, cursor: CursorRow) -> Progress:
-    """The row of progress that a cursor was made of.
-
-    If its base is there no longer, nothing of it: what is acked is taken in once more.
-    """
-    base = progress.base_of(tx, cursor.reader, cursor.segment_id, cursor.local)
-    if not cursor.local or (progress.base_name(cursor.local) and not base):
-        return Progress()
-    return Progress.decode(cursor.local, base)
 
 
 def known_of(record: GroupRecord, cursor: CursorRow) -> OriginProgress:

@@ -14,7 +14,7 @@ from itertools import groupby
 from headrace.catalog import Tx, lanes, markers, streams
 from headrace.catalog.streams import Segment
 from headrace.errors import InvalidMarkerError
-from headrace.groups.progress import Progress
+from headrace.groups.progress import AckedRanges, Progress
 from headrace.log.cursor import Cursor
 from headrace.log.log import Log
 from headrace.regions.core.effects import RegionEffect, SnapshotSettings
@@ -84,6 +84,7 @@ class FollowedSegment:
     ) -> None:
         self._log, self._stream, self._segment = log, stream, segment
         self._kept: dict[int, SnapshotMarker] = {}
+        self._encodings: dict[str, tuple[AckedRanges | None, tuple[int, int], bytes]] = {}
         self.is_new = False
         """Whether nothing is stored of it yet."""
         saved, first, starts, absent = log.catalog.read(self._look, snapshot=True)
@@ -217,6 +218,15 @@ class FollowedSegment:
         found = read_markers(self._log, self._stream, self._segment, lo, hi)
         return [marker for marker in found.values() if isinstance(marker, SnapshotMarker)]
 
+    def _encoded(self, name: str, acked: AckedRanges) -> bytes:
+        """What is acked, encoded when it has grown: most groups stand still at any one time."""
+        at = acked.floor, acked.acked_above_floor
+        known, then, data = self._encodings.get(name, (None, at, b""))
+        if known is not acked or then != at:
+            data = Progress.encode_acked(acked)
+            self._encodings[name] = acked, at, data
+        return data
+
     def groups(self, owed: set[str]) -> dict[str, SavedGroup]:
         """What is to be stored of the cursors."""
         return {
@@ -229,7 +239,7 @@ class FollowedSegment:
                     for lane in sorted(cursor.holes)
                     for lo, hi in cursor.holes[lane]
                 ),
-                acked=Progress.of(cursor.acked, {}).encode(),
+                acked=self._encoded(name, cursor.acked),
                 owed=name in owed,
             )
             for name, cursor in self.core.snapshot_groups.items()

@@ -93,7 +93,7 @@ def take_in(tx: Tx, name: GroupName) -> None:
         cursor = known.get((name.key, at))
         if cursor is not None and cursor.local == row.state:
             continue
-        before = store.decode(cursor_row(at, cursor))
+        before = store.decode_kept(tx, name.key, at, b"" if cursor is None else cursor.local)
         after = store.decode(row)
         new = newly_acked(before, after)
         if new:
@@ -104,11 +104,6 @@ def take_in(tx: Tx, name: GroupName) -> None:
     found = {at: Progress.of(each, {}) for at, each in acked.items() if each.floor or len(each)}
     if found:
         store.join(tx, name.consumed, found)
-
-
-def cursor_row(segment_id: int, cursor: CursorRow | None) -> progress.Progress:
-    """How far a segment of a queue was taken in."""
-    return progress.Progress("", segment_id, 0, b"" if cursor is None else cursor.local)
 
 
 def empty(tx: Tx, name: GroupName) -> None:

@@ -13,8 +13,10 @@ import msgspec
 
 from headrace.catalog import Catalog, Row, Tx, entries, streams
 from headrace.groups.homes import GROUPS_BUCKET, ORIGIN, SNAPSHOT, GroupRecord
+from headrace.log.log import Log
 from headrace.regions import kinds
-from headrace.regions.records import groups
+from headrace.regions.records import LinkMember, groups
+from headrace.regions.runtime.neighbours import Neighbours
 
 
 class Roll(msgspec.Struct, frozen=True):
@@ -76,6 +78,23 @@ class Roster:
 
     def _streams(self) -> list[str]:
         return [] if self._known is None else _streams_of(self._known[1])
+
+
+class TheirRosters:
+    """The rolls of neighbours, each kept as long as its catalog is the one that was opened."""
+
+    def __init__(self, neighbours: Neighbours) -> None:
+        self._neighbours = neighbours
+        self._known: dict[str, tuple[Log, Roster]] = {}
+
+    def of(self, member: LinkMember) -> Roster:
+        """The roster of a neighbour; opens its catalog where that is needed."""
+        log = self._neighbours.log(member)
+        opened, roster = self._known.get(member.region, (None, None))
+        if roster is None or opened is not log:
+            roster = Roster(log.catalog)
+            self._known[member.region] = log, roster
+        return roster
 
 
 def _streams_of(roll: Roll) -> list[str]:

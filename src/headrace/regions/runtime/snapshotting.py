@@ -38,7 +38,7 @@ from headrace.regions.records import AGENT_LEASE, LinkRecord, Region, get_link
 from headrace.regions.runtime import joining
 from headrace.regions.runtime.following import FollowedSegment, Payloads
 from headrace.regions.runtime.neighbours import Neighbours
-from headrace.regions.runtime.roster import Roster
+from headrace.regions.runtime.roster import Roster, TheirRosters
 from headrace.regions.runtime.turns import SegmentTurn, SnapshotBegin, TurnDue, life_of
 from headrace.regions.snapshots import (
     ASKED_BUCKET,
@@ -46,7 +46,6 @@ from headrace.regions.snapshots import (
     SNAPSHOTS_BUCKET,
     get_state,
     state_key,
-    streams_under_snapshots,
 )
 
 BUCKETS = (SNAPSHOTS_BUCKET, FORCED_BUCKET, ASKED_BUCKET)
@@ -68,8 +67,11 @@ _log = logging.getLogger(__name__)
 class Snapshotting:
     """All segments that one agent follows."""
 
-    def __init__(self, log: Log, neighbours: Neighbours, roster: Roster) -> None:
+    def __init__(
+        self, log: Log, neighbours: Neighbours, roster: Roster, theirs: TheirRosters
+    ) -> None:
         self._log, self._neighbours, self.roster = log, neighbours, roster
+        self._theirs = theirs
         self._segments: dict[int, _Segment] = {}
         self.settings = SnapshotSettings()
 
@@ -115,14 +117,16 @@ class Snapshotting:
 
         def look(tx: Tx) -> bool:
             back = get_link(tx, link.stream)
-            follows = link.stream in streams_under_snapshots(tx)
             begun = get_state(tx, link.stream, number) is not None
-            return back is not None and back.reads(me.name) and follows and begun
+            return back is not None and back.reads(me.name) and begun
 
         found = set()
         for member in link.members:
             try:
-                if member.state == "active" and self._neighbours.log(member).catalog.read(look):
+                if member.state != "active":
+                    continue
+                followed = self._theirs.of(member).read().streams_under_snapshots()
+                if link.stream in followed and self._neighbours.log(member).catalog.read(look):
                     found.add(member.region)
             except HeadraceError:
                 continue  # it is named as away by whoever reads its progress

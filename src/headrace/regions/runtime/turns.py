@@ -164,7 +164,9 @@ class SegmentTurn:
         told_of = replicas.readers_of_trims(tx, segment.id)
         for name in told_of.intersection(counts):
             for trim in replicas.trims(tx, name, segment.id):
-                trims.setdefault(trim.upto, {})[name] = _decoded(trim)
+                trims.setdefault(trim.upto, {})[name] = Progress(trim.floor).merge(
+                    store.decode_kept(tx, name, segment.id, trim.state)
+                )
         wanted = [
             name
             for name in records
@@ -231,17 +233,17 @@ class SegmentTurn:
         cursors: Mapping[str, replicas.CursorRow],
     ) -> None:
         """Remember up to which row of progress a group's acks are taken in."""
-        for name, record in records.items():
-            for row in progress.of_group(tx, name, [segment.id]):
-                cursor = cursors.get(name)
-                if cursor is None:
-                    life = Life(Stamp(record.life.counter, record.life.region))
-                    state = joining.encode_cursor(OriginProgress(name, life))
-                    cursor = replicas.CursorRow(name, segment.id, 0, False, 0, state, b"")
-                if cursor.local != row.state or cursor.sought or name in self._rewound:
-                    replicas.put_cursor(
-                        tx, msgspec.structs.replace(cursor, local=row.state, sought=0)
-                    )
+        taken = []
+        for name, row in progress.of_groups(tx, list(records), segment.id).items():
+            cursor = cursors.get(name)
+            if cursor is None:
+                begun = records[name].life
+                life = Life(Stamp(begun.counter, begun.region))
+                state = joining.encode_cursor(OriginProgress(name, life))
+                cursor = replicas.CursorRow(name, segment.id, 0, False, 0, state, b"")
+            if cursor.local != row.state or cursor.sought or name in self._rewound:
+                taken.append(msgspec.structs.replace(cursor, local=row.state, sought=0))
+        replicas.put_cursor(tx, *taken)
 
     def _wishes(self, tx: Tx, number: int) -> list[RegionEffect]:
         """Do what an operator wants, and leave what came of it."""
@@ -382,10 +384,3 @@ SEEKS = 2**20
 def life_of(record: GroupRecord) -> Life:
     """Since when a group is there, as its cursors have it."""
     return Life(Stamp(record.life.counter * SEEKS, record.life.region))
-
-
-def _decoded(trim: replicas.TrimRow) -> Progress:
-    """What was acked at a trim; of a base that is there no longer, nothing."""
-    if progress.base_name(trim.state) and not trim.base:
-        return Progress(trim.floor)
-    return store.decode(trim)
