@@ -23,7 +23,7 @@ from headrace.groups.readers.core.updates import AddReader, RemoveReader
 from headrace.groups.readers.group import ReaderGroup
 from headrace.groups.readers.names import ReaderGroupName
 from headrace.groups.readers.runtime.hub import hub_of
-from headrace.groups.readers.runtime.reading import SegmentReader
+from headrace.groups.readers.runtime.segment_reader import SegmentReader
 from headrace.groups.readers.runtime.transaction import GroupCommit
 from headrace.log.events import Event
 

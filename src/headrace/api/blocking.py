@@ -19,7 +19,7 @@ from headrace.groups.partitioned.admin import GroupInfo
 from headrace.groups.partitioned.explain import Explanation
 from headrace.groups.partitioned.groups import Groups
 from headrace.groups.partitioned.runtime.member import InstanceStatus, Member
-from headrace.groups.readers.runtime.reading import SegmentReader
+from headrace.groups.readers.runtime.segment_reader import SegmentReader
 from headrace.groups.shapes import GroupExplanation, GroupView
 from headrace.groups.shared.runtime.session import Session
 from headrace.log.events import Events

@@ -15,7 +15,8 @@ from headrace.api.blocking import (
 )
 from headrace.groups.decisions import Decision
 from headrace.groups.readers.group import ReaderGroup, ReaderGroups
-from headrace.groups.readers.runtime.reading import ReaderStatus, SegmentReader
+from headrace.groups.readers.runtime.reading import ReaderStatus
+from headrace.groups.readers.runtime.segment_reader import SegmentReader
 
 
 class BlockingReader(BlockingConsumer[SegmentReader]):

@@ -1,4 +1,4 @@
-"""Where the rows of a work queue come from, for elastic groups that are replicated.
+"""Where the rows of a work queue come from, for elastic groups whose source is in several regions.
 
 A group's progress is in its queue, and means nothing in another region; that of the source does.
 So a round writes down, beside each batch of the queue, which offsets of the source its rows are.

@@ -17,6 +17,7 @@ from headrace.cli.output import confirm
 from headrace.cli.reader_common import GroupArgument, every_s, from_file, place_of, with_group
 from headrace.errors import UnreadableRecordError
 from headrace.groups.readers import admin
+from headrace.groups.readers.core.settings import GroupConfig
 from headrace.groups.readers.group import ReaderGroup
 from headrace.groups.readers.info import ReaderGroupInfo
 from headrace.groups.readers.names import ReaderGroupRecord
@@ -76,15 +77,7 @@ def create(
     """
     place: object = place_of(start) if start_cut is None else from_file(start_cut)
     stop = None if end_cut is None else from_file(end_cut)
-    config = admin.group_config(
-        retain=keep.retain or "positions",
-        checkpoint_every_s=every_s(keep.checkpoint_every),
-        checkpoints_kept=3 if keep.checkpoints_kept is None else keep.checkpoints_kept,
-        checkpoints_outstanding=(
-            3 if keep.checkpoints_outstanding is None else keep.checkpoints_outstanding
-        ),
-    )
-    given = values.words(streams)
+    given, config = values.words(streams), _config(keep)
 
     def make(log: Log) -> ReaderGroupRecord:
         return admin.create(
@@ -105,6 +98,17 @@ def create(
         ),
         f"reader group [bold]{escape(group)}[/bold] reads {escape(listed)} from "
         f"{escape(record.start)}; read with: headrace reader read {escape(group)} NAME",
+    )
+
+
+def _config(keep: Kept) -> GroupConfig:
+    return admin.group_config(
+        retain=keep.retain or "positions",
+        checkpoint_every_s=every_s(keep.checkpoint_every),
+        checkpoints_kept=3 if keep.checkpoints_kept is None else keep.checkpoints_kept,
+        checkpoints_outstanding=(
+            3 if keep.checkpoints_outstanding is None else keep.checkpoints_outstanding
+        ),
     )
 
 

@@ -68,9 +68,10 @@ def info_lines(info: ReaderGroupInfo) -> list[RenderableType]:
         ]
         headings = ("reader", ">segments", "reads", "behind", "owes checkpoints", "runs in")
         lines.append(table(headings, rows))
-    else:
+    elif not info.waits:
         lines.append("no reader is online")
-    if info.unassigned:
+    lines += _waits(info.waits)
+    if info.unassigned and not info.waits:
         lines.append(f"nobody reads: {escape(_segments(info.unassigned))}")
     for segment, before in list(info.waiting.items())[:SEGMENTS_SHOWN]:
         lines.append(f"{escape(segment)} waits for {escape(_segments(before))}")
@@ -78,6 +79,10 @@ def info_lines(info: ReaderGroupInfo) -> list[RenderableType]:
         blocked = f", waits for {', '.join(each.blockers)}" if each.blockers else ""
         lines.append(f"checkpoint {escape(repr(each.name))}: {each.status}{escape(blocked)}")
     return lines
+
+
+def _waits(why: str) -> list[RenderableType]:
+    return [f"readers wait in this region: {escape(why)}"] if why else []
 
 
 def lag_lines(lag: ReaderGroupLag) -> list[RenderableType]:
@@ -97,7 +102,7 @@ def lag_lines(lag: ReaderGroupLag) -> list[RenderableType]:
         f"{counted(lag.events, 'event')} behind, "
         f"{lag.bytes:,} bytes, {lag.seconds:.1f} s"
     )
-    lines: list[RenderableType] = [total]
+    lines: list[RenderableType] = [total, *_waits(lag.waits)]
     if rows:
         lines.append(table(("reader", ">segments", ">events", ">bytes", ">seconds"), rows))
     if behind:

@@ -100,15 +100,9 @@ def check_home(family: str, key: str, home: str | None, mode: str) -> None:
     """
     name = str(of_key(key))
     if family == READER and home is None:
-        raise LinkError(
-            f"group {name!r} is a reader group, and its readers share one state, which is that of "
-            "one region: say which, with home= or --home"
-        )
+        raise LinkError(f"reader group {name!r} is read in one region: say which, with --home")
     if family == READER and mode != ORIGIN:
-        raise LinkError(
-            f"group {name!r} is a reader group, and single acks of its readers count everywhere: "
-            "its progress is exchanged by origin; leave mode out"
-        )
+        raise LinkError(f"reader group {name!r} is exchanged by origin: leave mode out")
     if family != ELASTIC:
         return
     if home is None:
@@ -352,7 +346,10 @@ def restart(tx: Tx, record: GroupRecord) -> None:
     """A group that is here was begun anew elsewhere: as it is there, and with nothing acked."""
     if not exists(tx, record):
         return
-    if record.family in _BUCKETS and record.family != SHARED:
+    if record.family == READER:
+        readers_.restart(tx, record)
+        return
+    if record.family != SHARED:
         entries.put(tx, _BUCKETS[record.family], record.key, record.config)
     reset(tx, record)
 

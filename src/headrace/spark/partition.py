@@ -276,7 +276,7 @@ class PartitionJob:
             config=planned.config,
             queue_id=queue.id,
             queue_segments=tuple((s.number, s.id) for s in queue.segments),
-            placed=planned.replicated,
+            placed=planned.placed,
             acked=tuple((read.segment, lo, hi) for read in planned.reads for lo, hi in read.acked),
         )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import random
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from headrace.catalog import Tx, claims, queue_places, streams
+from headrace.catalog.streams import StreamConfig
 from headrace.errors import GroupUpdateError, LinkError, RoundOvertakenError
 from headrace.groups import looks
 from headrace.groups.operations.seek import seek
@@ -21,6 +23,7 @@ from headrace.groups.progress import AckedRanges, Progress, store
 from headrace.log.events import Event
 from headrace.regions import enabling, losing, moving
 from headrace.regions.creating import create_replicated
+from headrace.regions.linking import link
 from headrace.regions.records import get_group, require_group
 from headrace.regions.runtime.agent import RegionAgent
 from headrace.regions.status import status
@@ -339,11 +342,84 @@ def test_without_a_home_or_by_snapshot_it_is_refused_and_nothing_changes(regions
     for options in ({}, {"home": "eu", "mode": "snapshot"}):
         with pytest.raises(LinkError, match="is elastic"):
             enabling.enable(eu.log, NAME.key, eu.neighbours, **options)  # type: ignore[arg-type]
+    assert eu.log.catalog.read(lambda tx: get_group(tx, NAME.key)) is None
+
+
+def plain(desk: Desk) -> None:
+    """A group that is in this region alone."""
+    admin.create_elastic(
+        desk.log, "orders", "billing", max_members=PARTITIONS, filter="orders.*", wildcards=[1]
+    )
+
+
+def test_a_queue_that_was_filled_before_the_link_is_emptied_first(tmp_path: Path) -> None:
+    eu, us = Desk("eu", str(tmp_path / "eu")), Desk("us", str(tmp_path / "us"))
+    eu.log.create_stream("orders", StreamConfig(subjects=("orders.>",)), 2)
+    plain(eu)
     eu.publish(4)
+    eu.fill()
+    link(eu.log, "orders", "us", here=eu.url, catalog=us.url)
+    eu.publish(3)
     eu.fill()
     with pytest.raises(LinkError, match="holds 4 events that are not acked"):
         enabling.enable(eu.log, NAME.key, eu.neighbours, home="eu")
     assert eu.log.catalog.read(lambda tx: get_group(tx, NAME.key)) is None
+    eu.ack(lambda _: True)
+    enabling.enable(eu.log, NAME.key, eu.neighbours, home="eu")
+    eu.close()
+    us.close()
+
+
+def test_a_group_whose_queue_is_not_empty_goes_elsewhere_at_its_exact_place(
+    regions: Desks, catalog_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PGPASSWORD", "")
+    random.seed(5)
+    eu, us = regions(catalog_url.replace("postgres:@", "postgres@"))
+    plain(eu)
+    for turn in range(3):  # rounds of several batches, some of them acked out of order
+        eu.publish(20, value=b"eu-%d" % turn)
+        us.publish(10, value=b"us-%d" % turn)
+        sync(eu, us)
+        eu.fill()
+        eu.ack(lambda _: random.random() < 0.5)
+    waits = sorted(eu.queued())
+    assert waits
+    enabling.enable(eu.log, NAME.key, eu.neighbours, home="eu")
+    assert sorted(eu.queued()) == waits, "its members go on with what they have"
+    done = eu.ack(lambda _: random.random() < 0.3)
+    eu.publish(5, value=b"then")
+    sync(eu, us)
+    move(eu, us)
+    us.fill()
+    left = Counter(waits)
+    left.subtract(done)
+    left[b"then"] += 5
+    assert Counter(us.queued()) == +left
+    us.ack(lambda _: True)
+    sync(eu, us)
+    move(us, eu)
+    eu.fill()
+    assert eu.queued() == []
+
+
+def test_places_of_a_group_in_one_region_are_forgotten_when_their_rows_are_acked(
+    regions: Desks,
+) -> None:
+    eu, _ = regions()
+    plain(eu)
+    for _ in range(5):
+        eu.publish(6)
+        eu.fill()
+        eu.ack(lambda _: True)
+    eu.publish(6)
+    eu.fill()
+    segments = eu.log.stream(NAME.work_queue).segments
+
+    def spans(tx: Tx) -> int:
+        return sum(len(queue_places.between(tx, s.id, 0, s.head)) for s in segments)
+
+    assert 0 < eu.log.catalog.read(spans) <= 2 * len(segments)
 
 
 def test_a_group_that_was_here_before_is_at_its_exact_place_elsewhere(regions: Desks) -> None:

@@ -240,6 +240,15 @@ def list_groups(log: Log) -> list[tuple[str, ReaderGroupRecord]]:
     return found
 
 
+def forget(tx: Tx, name: ReaderGroupName) -> None:
+    """Nothing is left of a group that nobody reads any more, but for its dead letters."""
+    claims.retire(tx, name.key)
+    stored.forget(tx, name.key)
+    stored.forget(tx, name.kept)
+    reader_groups.delete(tx, name.group)
+    spark_readers.forget_group(tx, name.group)
+
+
 def delete(log: Log, group: str, *, force: bool = True) -> None:
     """Delete a group with its progress, checkpoints and dead letters; readers are told."""
     name = ReaderGroupName(group)
@@ -254,13 +263,9 @@ def delete(log: Log, group: str, *, force: bool = True) -> None:
             raise ReadersOnlineError(group, [each.removeprefix(name.leases) for each in alive])
         for lease in alive:
             leases.fence(tx, lease)
-        claims.retire(tx, name.key)
-        stored.forget(tx, name.key)
-        stored.forget(tx, name.kept)
+        forget(tx, name)
         internal.delete(tx, dead)
         decisions.forget(tx, str(name))
-        reader_groups.delete(tx, group)
-        spark_readers.forget_group(tx, group)
         homes.deleted_here(tx, name.key)
 
     locks = [

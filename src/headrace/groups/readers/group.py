@@ -12,11 +12,11 @@ Start here::
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from functools import partial
 from typing import TypeVar
 
 from headrace.catalog import Catalog
 from headrace.catalog.streams import LOCK_ALL
-from headrace.errors import InvalidInputError
 from headrace.groups.decisions import Decision, following
 from headrace.groups.readers import admin, operations, waiting
 from headrace.groups.readers import info as info_
@@ -35,10 +35,10 @@ from headrace.groups.readers.positions import GroupCheckpoint, StreamCut
 from headrace.groups.readers.runtime import streams as of_group
 from headrace.groups.readers.runtime.callbacks import OnCheckpoint, OnSegments
 from headrace.groups.readers.runtime.hub import ReaderHub, hub_of
-from headrace.groups.readers.runtime.reading import ReaderInstance, SegmentReader
+from headrace.groups.readers.runtime.reading import ReaderInstance
+from headrace.groups.readers.runtime.segment_reader import SegmentReader
 from headrace.groups.readers.runtime.transaction import Committed
 from headrace.host import Host, Stage
-from headrace.log.log import Log
 from headrace.subjects.arguments import checked_calls
 
 T = TypeVar("T")
@@ -109,9 +109,7 @@ class ReaderGroup:
             kept = str(checkpoint)  # anywhere, for as long as you like
             await group.reset(headrace.Checkpoint.parse(kept))
         """
-        taken = await waiting.take(
-            self._host, self.name, name, CheckpointKind.NORMAL, _seconds("timeout_s", timeout_s)
-        )
+        taken = await waiting.take(self._host, self.name, name, CheckpointKind.NORMAL, timeout_s)
         return await self._do(operations.checkpoint_value, self._full, await self._read(), taken)
 
     async def checkpoints(self) -> tuple[CheckpointInfo, ...]:
@@ -137,9 +135,7 @@ class ReaderGroup:
         print(cut.positions, str(cut))
         """
         name = f"cut {self._host.clock.local_name()}"
-        taken = await waiting.take(
-            self._host, self.name, name, CheckpointKind.SILENT, _seconds("timeout_s", timeout_s)
-        )
+        taken = await waiting.take(self._host, self.name, name, CheckpointKind.SILENT, timeout_s)
         return await self._do(operations.cut_value, self._full, await self._read(), taken.positions)
 
     async def reset(self, to: GroupPlace | None = None) -> int:
@@ -316,12 +312,6 @@ class ReaderGroup:
         return await self._host.in_thread(call, self._host.log.catalog, self.name)
 
 
-def _seconds(name: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e9:
-        raise InvalidInputError(f"{name} is {value!r}; it has to be a number of seconds above 0")
-    return float(value)
-
-
 @checked_calls()
 class ReaderGroups:
     """Create, get, list and delete reader groups."""
@@ -369,12 +359,8 @@ class ReaderGroups:
             checkpoints_outstanding=checkpoints_outstanding,
         )
         given = admin.stream_names(streams)
-
-        def make(log: Log) -> ReaderGroupRecord:
-            return admin.create(
-                log, name, given=given, start=start, end=end, filter=filter, config=config
-            )
-
+        made = partial(admin.create, start=start, end=end, filter=filter, config=config)
+        make = partial(made, group=name, given=given)
         if replicated or home is not None:
             from headrace.regions.creating import create_replicated_readers
 

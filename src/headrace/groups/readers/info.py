@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import msgspec
 
 from headrace.catalog import Catalog, Tx, leases, spark_readers
-from headrace.groups import decisions
+from headrace.groups import decisions, homes
 from headrace.groups.decisions import Decision, What
 from headrace.groups.names import FullName
 from headrace.groups.readers import names
@@ -69,6 +69,8 @@ class ReaderGroupInfo(msgspec.Struct, frozen=True):
     checkpoints: tuple[CheckpointInfo, ...]
     last_checkpoint: str
     end_of_data: bool
+    waits: str = ""
+    """Why readers wait in this region, of a group that is in several; empty if they may read."""
 
 
 class ReaderGroupSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -116,6 +118,8 @@ class ReaderGroupLag(msgspec.Struct, frozen=True, rename=LAG):
     readers: tuple[ReaderLag, ...]
     segments: tuple[SegmentLag, ...]
     exact: bool = True
+    waits: str = ""
+    """Why readers wait in this region, of a group that is in several; empty if they may read."""
 
 
 class ReaderExplanation(msgspec.Struct, frozen=True):
@@ -193,6 +197,7 @@ def _info(seen: _Seen) -> ReaderGroupInfo:
         ),
         last_checkpoint="" if last is None else last.name,
         end_of_data=state.end_of_data,
+        waits=homes.waits_here(tx, seen.name.key),
     )
 
 
@@ -216,11 +221,12 @@ def summary(catalog: Catalog, group: str) -> ReaderGroupSummary:
 def read_lag(catalog: Catalog, group: str) -> ReaderGroupLag:
     """How far a group is behind: the lag that groups of every kind have, by reader."""
 
-    def look(tx: Tx) -> tuple[GroupLag, list[str]]:
+    def look(tx: Tx) -> tuple[GroupLag, list[str], str]:
         seen = _Seen(tx, group)
-        return group_lag(tx, FullName(names.FAMILY, "", group)), list(seen.state.members)
+        waits = homes.waits_here(tx, seen.name.key)
+        return group_lag(tx, FullName(names.FAMILY, "", group)), list(seen.state.members), waits
 
-    whole, online = catalog.read(look, snapshot=True)
+    whole, online, waits = catalog.read(look, snapshot=True)
     parts = [
         SegmentLag(u.unit, u.member or "", u.events, u.bytes, u.seconds, u.exact)
         for u in whole.units
@@ -246,6 +252,7 @@ def read_lag(catalog: Catalog, group: str) -> ReaderGroupLag:
         readers=readers,
         segments=tuple(each for each in parts if each.events or each.reader),
         exact=whole.exact,
+        waits=waits,
     )
 
 
@@ -277,7 +284,9 @@ def _lines(
     ]
     if info.end_of_data:
         lines.append("it has come to its end: nothing is left to read")
-    if not info.readers:
+    if info.waits:
+        lines.append(f"readers wait in this region: {info.waits}")
+    elif not info.readers:
         lines.append("nobody reads: no reader is online")
     for reader in info.readers:
         where = f" in {reader.instance}" if reader.instance else ""
@@ -289,7 +298,7 @@ def _lines(
         if reader.reader in batches:
             line += f"; {batches[reader.reader]}"
         lines.append(line)
-    if info.unassigned:
+    if info.unassigned and not info.waits:
         lines.append(f"nobody reads {_listed(info.unassigned)} yet")
     for segment, before in list(info.waiting.items())[:SEGMENTS_SHOWN]:
         readers = {

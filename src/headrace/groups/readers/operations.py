@@ -56,6 +56,9 @@ def cut_at_rest(log: Log, name: ReaderGroupName) -> StreamCut | None:
         commit = GroupCommit(tx, name, StampedReplica(name.group))
         if commit.state.members:
             return None
+        if commit.record.away:
+            elsewhere.check_here(tx, name, "checkpoints and cuts are taken where it is at home")
+            return commit.record.streams, elsewhere.standing(commit)[0]
         return commit.record.streams, dict(commit.state.unassigned)
 
     found = log.catalog.read(look, snapshot=True)
@@ -290,7 +293,7 @@ def release(commit: GroupCommit, cut: Cut) -> None:
     retain = commit.state.config.retain
     if retain is not Retain.MANUAL:
         raise NotRetainedByHandError(commit.name.group, retain.value)
-    elsewhere.check_release(commit.tx, commit.name)
+    elsewhere.check_here(commit.tx, commit.name, "it is released where it is at home")
     moment = commit.moment
     found = moment.map()
     check_heads(cut, found, "cut")

@@ -11,7 +11,7 @@ from headrace.catalog import Tx, reader_groups
 from headrace.catalog.reader_groups import ReaderGroupRow, StoredState
 from headrace.catalog.streams import Segment, Stream
 from headrace.errors import UnknownReaderGroupError
-from headrace.groups import findings, hearing, lag
+from headrace.groups import findings, hearing, homes, lag
 from headrace.groups.kinds import Basis, KindOfGroups
 from headrace.groups.names import FullName
 from headrace.groups.picture import CatalogReach, Picture, UnitFrame
@@ -269,7 +269,20 @@ class _Look:
             if member.state == "lost":
                 found.append(self._lost(member, alive))
         found += hearing.silent(str(self.name), members)
-        if not members and not self.state.end_of_data:
+        waits = ""
+        if self.record.away:  # else it is read here, if it is read
+            waits = homes.waiting(self.picture.tx, [self.key]).get(self.key, "")
+        if waits:
+            found.append(
+                Finding(
+                    finding="no_members",
+                    about=str(self.name),
+                    sentence=f"readers wait in this region: {waits}",
+                    next=f"see where it is read: headrace region explain {self.name}",
+                    needs_person=False,
+                )
+            )
+        elif not members and not self.state.end_of_data:
             found.append(
                 Finding(
                     finding="no_members",

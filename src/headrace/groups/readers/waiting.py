@@ -16,6 +16,7 @@ from headrace.errors import (
     CheckpointGoneError,
     CheckpointTimeoutError,
     HeadraceError,
+    InvalidInputError,
     TooManyCheckpointsError,
 )
 from headrace.groups import decisions
@@ -58,6 +59,7 @@ async def take(
     host: Host, group: str, name: str, kind: CheckpointKind, timeout_s: float
 ) -> Checkpoint:
     """Begin a checkpoint, or find the one of that name, and wait until it is complete."""
+    _check_seconds(timeout_s)
     hub, waiter = hub_of(host), Waiter()
     full = ReaderGroupName(group)
     following = await hub.follow(full, waiter)
@@ -140,3 +142,8 @@ async def _blockers(host: Host, following: Following, name: str) -> Mapping[str,
         }
 
     return await host.in_thread(host.log.catalog.read, look, snapshot=True)
+
+
+def _check_seconds(value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e9:
+        raise InvalidInputError(f"timeout_s is {value!r}; it has to be a number of seconds above 0")

@@ -206,11 +206,14 @@ def _follow(log: Log, me: Region, record: GroupRecord) -> None:
         if mine is None or mine.stamp >= record.stamp:
             return
         again = record.life > mine.life
+        # Made anew, a reader group may read other streams.
+        read = record.streams if again and record.family == kinds.READER else mine.streams
         if again or record.deleted:
             for reader in kinds.readers(tx, mine):
                 replicas.forget_reader(tx, reader)
         if again:
-            anew = msgspec.structs.replace(mine, life=record.life, config=record.config)
+            changed = {"life": record.life, "config": record.config, "streams": read}
+            anew = msgspec.structs.replace(mine, **changed)
             kinds.restart(tx, anew)
             cursors.begin(tx, me, anew, placed=False)
         elif record.config != mine.config:
@@ -219,6 +222,7 @@ def _follow(log: Log, me: Region, record: GroupRecord) -> None:
             tx,
             msgspec.structs.replace(
                 mine,
+                streams=read,
                 home=record.home,
                 stamp=record.stamp,
                 handing=record.handing and Handing(record.handing.source),

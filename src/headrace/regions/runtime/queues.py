@@ -12,6 +12,8 @@ home begins with nothing but the row in the source.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from headrace.catalog import Tx, claims, progress, queue_places, replicas, streams
 from headrace.catalog.replicas import CursorRow
 from headrace.catalog.streams import Stream
@@ -21,6 +23,9 @@ from headrace.groups.partitioned.names import GroupName
 from headrace.groups.partitioned.runtime import units
 from headrace.groups.partitioned.runtime.units import consumed_lock
 from headrace.groups.progress import AckedRanges, Progress, store
+
+if TYPE_CHECKING:
+    from headrace.groups.partitioned.runtime.places import Offsets
 
 UNTOLD = -1
 """The revision of a row that remembers how far a queue was taken in: no region asks for it."""
@@ -37,18 +42,33 @@ def locks(name: GroupName, config: ElasticGroupConfig) -> set[str]:
 
 
 def begin(tx: Tx, name: GroupName) -> None:
-    """A group of this region is replicated from now on: what was read of the source is acked."""
+    """A group of this region is replicated from now on.
+
+    What was read of the source is acked, but for what waits in the queue.
+    """
+    from headrace.groups.partitioned.runtime.places import all_below, waiting
     from headrace.groups.partitioned.runtime.queued import unconsumed
 
     queue, source = streams.require(tx, name.work_queue), streams.require(tx, name.stream)
-    if left := unconsumed(tx, name, queue):
+    left: dict[int, list[Offsets]] = {}
+    acked = store.load_all(tx, name.key, [segment.id for segment in queue.segments])
+    for segment in queue.segments:
+        known = acked.get(segment.id, Progress())
+        if known.floor < segment.head:
+            spans = queue_places.between(tx, segment.id, known.floor, segment.head)
+            for at, offsets in waiting(spans, known.acked()).items():
+                left.setdefault(at, []).extend(offsets)
+    placed = sum(len(part) for parts in left.values() for part in parts)
+    if unplaced := unconsumed(tx, name, queue) - placed:
         raise QueueNotEmptyError(
-            f"the work queue of group {name.group!r} of stream {name.stream!r} holds {left:,} "
-            "events that are not acked, and other regions cannot be told which ones: stop the "
-            "pipeline, let its members ack them, and enable it then"
+            f"the work queue of group {name.group!r} of stream {name.stream!r} holds {unplaced:,} "
+            "events that are not acked and were put there before the stream was linked, and other "
+            "regions cannot be told which ones: stop the pipeline, let its members ack them, and "
+            "enable it then"
         )
     job = store.load_all(tx, name.partition_job, [segment.id for segment in source.segments])
-    store.join(tx, name.consumed, {at: Progress(place.floor) for at, place in job.items()})
+    begun = {at: all_below(place.floor, left.get(at, ())) for at, place in job.items()}
+    store.join(tx, name.consumed, {at: Progress.of(each, {}) for at, each in begun.items()})
     enlist(tx, name, source)
 
 

@@ -18,7 +18,7 @@ from headrace.groups.names import of_key
 from headrace.groups.progress import Progress
 from headrace.groups.progress.store import SeekPlace
 from headrace.groups.progress.store import seek as put_progress
-from headrace.groups.readers import admin, places
+from headrace.groups.readers import admin, names, places
 from headrace.groups.readers.core.segments import SegmentId
 from headrace.groups.readers.core.updates import Configure, RemoveReader
 from headrace.groups.readers.names import FAMILY, ReaderGroupName, ReaderGroupRecord, unit_of
@@ -143,12 +143,20 @@ def make(tx: Tx, record: GroupRecord) -> None:
 def put(tx: Tx, record: GroupRecord, at: Mapping[SegmentId, tuple[int, Progress]]) -> None:
     """Put a group where a command of another region says; readers lose what they have."""
     name = name_of(record.key)
-    for commit in _commits(tx, record):
+    for commit in () if _is_away(tx, name) else _commits(tx, record):
         claims.hold(tx, name.key, [unit_of(segment) for segment in commit.state.positions()])
         _put_offline(commit, f"{EVICTED}the group was put elsewhere by a command of another region")
         elsewhere.leave(commit)
     found = [SeekPlace(unit_of(segment), key, to) for segment, (key, to) in at.items()]
     put_progress(tx, name.key, found)
+
+
+def restart(tx: Tx, record: GroupRecord) -> None:
+    """A group that is here was begun anew elsewhere; what was known of it counts no more."""
+    for commit in _commits(tx, record):
+        _put_offline(commit, f"{EVICTED}the group was made anew in another region")
+    admin.forget(tx, name_of(record.key))
+    make(tx, record)
 
 
 def reset(tx: Tx, record: GroupRecord) -> None:
@@ -210,6 +218,12 @@ def fence(tx: Tx, record: GroupRecord) -> None:
     for commit in _commits(tx, record):
         _put_offline(commit, f"{EVICTED}the group is at home in another region")
         elsewhere.leave(commit)
+
+
+def _is_away(tx: Tx, name: ReaderGroupName) -> bool:
+    """Whether nobody reads a group here, and its state counts no more: nothing is to be done."""
+    row = reader_groups.get(tx, name.group)
+    return row is not None and row.config is not None and names.decode(row).away
 
 
 def _commits(tx: Tx, record: GroupRecord) -> Iterator[GroupCommit]:

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import headrace
 from headrace import testing
-from headrace.groups.readers.runtime.reading import SegmentReader
+from headrace.groups.readers.runtime.segment_reader import SegmentReader
 from headrace.log.events import Event
 from tests.support import until as until
 

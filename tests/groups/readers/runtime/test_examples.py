@@ -12,7 +12,7 @@ import pytest
 import headrace
 from headrace.errors import CheckpointTimeoutError
 from headrace.groups.readers.group import ReaderGroup, ReaderGroups
-from headrace.groups.readers.runtime.reading import SegmentReader
+from headrace.groups.readers.runtime.segment_reader import SegmentReader
 from tests.groups.readers.runtime.support import run, send
 
 CALLS = [

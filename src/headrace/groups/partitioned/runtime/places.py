@@ -59,6 +59,32 @@ def acked_in_source(
         known.ack_many(decode(span.places)[acked.contains_many(rows)])
 
 
+def waiting(queued: Iterable[QueuedSpan], acked: AckedRanges) -> dict[int, list[Offsets]]:
+    """The offsets in the source, by its segments, of rows in a queue that are not acked."""
+    found: dict[int, list[Offsets]] = {}
+    for span in queued:
+        rows = np.arange(span.start, span.end, dtype=np.int64)
+        left = decode(span.places)[~acked.contains_many(rows)]
+        if len(left):
+            found.setdefault(span.source_id, []).append(left)
+    return found
+
+
+def all_below(floor: int, but: Iterable[Offsets]) -> AckedRanges:
+    """Everything below an offset is acked, but for some.
+
+    >>> list(all_below(9, [np.array([2, 5])]).between(0, 9))
+    [(0, 2), (3, 5), (6, 9)]
+    """
+    parts = [part[part < floor] for part in but]
+    left = np.unique(np.concatenate([np.array([-1, floor], dtype=np.int64), *parts]))
+    los, his = left[:-1] + 1, left[1:]
+    some = los < his
+    found = AckedRanges()
+    found.ack_ranges(los[some], his[some])
+    return found
+
+
 def left_out(queued: Iterable[SourceSpan], source_id: int, start: int, end: int) -> AckedRanges:
     """The offsets of a part of the source that did not get into the queue: nobody waits for them.
 

@@ -32,7 +32,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.catalog import Tx, entries, markers, streams
+from headrace.catalog import Tx, entries, markers, queue_places, streams
 from headrace.catalog.queue_places import SourceSpan
 from headrace.errors import GroupUpdateError, RoundOvertakenError, UnknownGroupError
 from headrace.groups import homes
@@ -82,7 +82,9 @@ class Round(msgspec.Struct, frozen=True):
     behind: int
     """Events of the source that no round has read yet."""
     replicated: bool = False
-    """Whether it is written down where the rows come from."""
+    """Whether what is acked is counted in the source as well."""
+    placed: bool = False
+    """Whether it is written down where the rows come from: the source is in several regions."""
     waits: str = ""
     """Why the queue is not filled in this region."""
 
@@ -99,6 +101,7 @@ def plan_round(tx: Tx, name: GroupName, *, events_max: int = ROUND_EVENTS_MAX) -
     queue = streams.require(tx, name.work_queue)
     room = _room(tx, name, config, queue)
     left = events_max if room is None else min(events_max, room)
+    replicated = homes.replicated(tx, name.key) is not None
     waits = homes.waits_here(tx, name.key)
     stored = load_all(tx, name.partition_job)
     consumed = load_all(tx, name.consumed)
@@ -134,7 +137,8 @@ def plan_round(tx: Tx, name: GroupName, *, events_max: int = ROUND_EVENTS_MAX) -
         behind=0
         if waits
         else sum(markers.events_in(tx, s, [(floors[s.number], s.head)]) for s in source.segments),
-        replicated=homes.replicated(tx, name.key) is not None,
+        replicated=replicated,
+        placed=replicated or any(segment.lane is not None for segment in source.segments),
         waits=waits,
     )
 
@@ -177,7 +181,7 @@ def commit_round(
 ) -> T:
     """Append the rows of a round (with ``append``) and move the places in the source forward.
 
-    ``queued`` are the events that are appended, in a replicated group.
+    ``queued`` are the events that are appended, if it is written down where they come from.
 
     Raises ``RoundOvertakenError``, with nothing appended, when another round came first or the
     group is no longer the one that the round was planned for.
@@ -212,6 +216,8 @@ def _count_consumed(tx: Tx, planned: Round, queued: Collection[SourceSpan]) -> N
     if (homes.replicated(tx, name.key) is not None) != planned.replicated:
         raise RoundOvertakenError(name.key, "it is replicated since, or no longer")
     if not planned.replicated:
+        if planned.placed:
+            _forget_places(tx, name)
         return
     if waits := homes.waits_here(tx, name.key):
         raise RoundOvertakenError(name.key, waits)
@@ -234,6 +240,13 @@ def _count_consumed(tx: Tx, planned: Round, queued: Collection[SourceSpan]) -> N
             for read in planned.reads
         },
     )
+
+
+def _forget_places(tx: Tx, name: GroupName) -> None:
+    """Nobody has to be told where rows come from that are acked; see ``regions.runtime.queues``."""
+    queue = streams.require(tx, name.work_queue)
+    for segment_id, acked in load_all(tx, name.key, [s.id for s in queue.segments]).items():
+        queue_places.forget(tx, segment_id, acked.floor)
 
 
 def partitioned(

@@ -88,8 +88,9 @@ def decode(name: ReaderGroupName, data: bytes) -> ReaderGroupOfRegions:
 # --- what is refused -------------------------------------------------------------------------
 
 
-def check(tx: Tx, name: ReaderGroupName, update: Update) -> None:
+def check(commit: GroupCommit, update: Update) -> None:
     """Refuse what cannot be said in this region, or of a group that is in several."""
+    tx, name = commit.tx, commit.name
     if isinstance(update, AddStreams | DropStreams):
         if homes.replicated(tx, name.key) is not None:
             raise GroupUpdateError(
@@ -99,12 +100,14 @@ def check(tx: Tx, name: ReaderGroupName, update: Update) -> None:
             )
     elif (what := _AT_HOME.get(type(update))) and (why := homes.waits_here(tx, name.key)):
         raise ReaderGroupElsewhereError(name.group, why, what)
+    elif isinstance(update, CreateCheckpoint):
+        come_back(commit)
 
 
-def check_release(tx: Tx, name: ReaderGroupName) -> None:
-    """Refuse to let go of events by hand where the group's positions are kept."""
+def check_here(tx: Tx, name: ReaderGroupName, what: str) -> None:
+    """Refuse what is said where the group is at home."""
     if why := homes.waits_here(tx, name.key):
-        raise ReaderGroupElsewhereError(name.group, why, "it is released where it is at home")
+        raise ReaderGroupElsewhereError(name.group, why, what)
 
 
 def check_joining(tx: Tx, name: ReaderGroupName, number: int | None) -> None:
@@ -145,7 +148,7 @@ def come_back(commit: GroupCommit) -> None:
         return
     commit.configure(msgspec.structs.replace(commit.record, away=False))
     state = commit.state
-    cut, graph = _standing(commit)
+    cut, graph = standing(commit)
     reset = cuts.reset_to(cut, graph)
     waits = {wait.segment: frozenset(wait.predecessors) for wait in reset.waits}
     if dict(state.unassigned) == cut and state.future == waits:
@@ -154,7 +157,7 @@ def come_back(commit: GroupCommit) -> None:
         commit.put(reset, came_back=True)
 
 
-def _standing(commit: GroupCommit) -> tuple[Cut, Mapping[SegmentId, tuple[SegmentId, ...]]]:
+def standing(commit: GroupCommit) -> tuple[Cut, Mapping[SegmentId, tuple[SegmentId, ...]]]:
     """What can be read next by the rows of progress, and where."""
     found = commit.moment.map()
     progress = commit.moment.progress(found.extents)

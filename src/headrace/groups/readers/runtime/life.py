@@ -9,16 +9,15 @@ carried out.  Nothing is done here per event.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
-from typing import Protocol
+from collections.abc import Iterable
 
 import msgspec
 
 from headrace.catalog import Tx
 from headrace.errors import CatalogClosedError, Fenced, HeadraceError
-from headrace.groups.consumer import OwnedUnit, UnitStanding
+from headrace.groups.consumer import OwnedUnit
 from headrace.groups.delivery import Stalled
-from headrace.groups.owner import Owner, UnitSink
+from headrace.groups.owner import Owner
 from headrace.groups.progress import Progress
 from headrace.groups.readers.core.reader import (
     Begin,
@@ -39,56 +38,15 @@ from headrace.groups.readers.core.settings import ReaderSettings
 from headrace.groups.readers.core.updates import AckCheckpoint, ReportLag, Update
 from headrace.groups.readers.runtime.hub import Following, ReaderHub
 from headrace.groups.readers.runtime.lagging import Lagging
+from headrace.groups.readers.runtime.life_events import LifeEvents, LifeUnits
 from headrace.groups.readers.runtime.liveness import JoinedAs
 from headrace.groups.readers.runtime.moment import GroupMoment
 from headrace.groups.readers.runtime.transaction import Committed
-from headrace.host import Host
 
 WAKES_APART = 3
 """Lives that idle wake up at this many moments in the time between two heartbeats."""
 
 _log = logging.getLogger(__name__)
-
-
-class LifeUnits(UnitSink, Protocol):
-    """What reads the segments of a life: a consumer, or a Spark query."""
-
-    valid_until_s: float
-
-    def standings(self, units: Iterable[str]) -> Mapping[str, UnitStanding]:
-        """Where those of the units stand that are open."""
-        ...
-
-
-class LifeEvents(Protocol):
-    """What a life tells the reader that it belongs to."""
-
-    host: Host
-    reader: str
-
-    def assigned(self, segments: tuple[str, ...]) -> None:
-        """Segments are read from now on."""
-        ...
-
-    def revoked(self, segments: tuple[str, ...]) -> None:
-        """Segments are read no longer."""
-        ...
-
-    def life_over(self, life: ReaderLife) -> None:
-        """It was put offline."""
-        ...
-
-    def stalls(self, life: ReaderLife, stall: Stalled, unit: OwnedUnit) -> None:
-        """The application holds events and answers none."""
-        ...
-
-    def stream_gone(self, error: HeadraceError) -> None:
-        """A stream was deleted, or made anew."""
-        ...
-
-    async def may_answer(self, checkpoint: str, positions: dict[str, int]) -> bool:
-        """Whether a checkpoint may be answered now; if not, it is asked again."""
-        ...
 
 
 class ReaderLife(Owner):

@@ -122,7 +122,7 @@ class GroupCommit:
         said so.
         """
         if not (came_back or by_region):
-            elsewhere.check(self.tx, self.name, update)
+            elsewhere.check(self, update)
         outcome = self.prepare(update)
         if not outcome.changes:
             return Committed(outcome)
@@ -215,10 +215,13 @@ class GroupCommit:
                 case ReaderRemoved(reader=reader) if not isinstance(outcome.update, ReturnReader):
                     # One that slept over it must not prolong its lease, and go on.
                     leases.fence(self.tx, self.name.lease(reader))
-                case WasReset() if exact is not None:
+                case WasReset() if exact is None:
+                    self.forget_openings()
+                case WasReset():
                     for reader in state.members:
                         leases.fence(self.tx, self.name.lease(reader))
                     self.forget_openings()
+                    assert exact is not None
                     carry_out_reset(self.moment, state, outcome, exact)
                 case _:
                     pass
