@@ -17,7 +17,7 @@ from headrace.groups import decisions, lost
 from headrace.groups.decisions import Decision, What
 from headrace.groups.shared import sessions
 from headrace.groups.shared.sessions import SessionRecord, Subscription
-from tests.groups.readers.runtime.support import freeze
+from tests.groups.readers.runtime.support import freeze, stop_detecting
 from tests.support import until, wait_until
 
 PIN = "pin.orders.billing.m1"
@@ -145,6 +145,7 @@ def test_the_end_of_the_last_reader_is_told_once(catalog_url: str) -> None:
         await first.__aenter__()
         assert (await anext(aiter(first))).value == b"1"
         freeze(first)
+        stop_detecting(first)
         catalog = hr.log.catalog
 
         def lost() -> list[Decision]:

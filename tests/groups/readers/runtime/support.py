@@ -40,6 +40,13 @@ def freeze(reader: SegmentReader) -> None:
     life._ticking.clear()
 
 
+def stop_detecting(reader: SegmentReader) -> None:
+    """Let the reader's program look for nobody any more: frozen as well, it is as good as dead."""
+    life = reader.running._life
+    assert life is not None
+    life._hub._detector.forget(life._following)
+
+
 class Taken:
     """What readers got, each acked at once."""
 
