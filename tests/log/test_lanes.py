@@ -168,3 +168,19 @@ def test_a_linked_stream_is_neither_deleted_nor_split(orders: Log) -> None:
     with pytest.raises(LinkError, match="split or merged"):
         orders.split("orders", 0)
     assert list(origins(orders)) == [("eu", 0), ("eu", 1)]
+
+
+def test_a_read_that_follows_tells_origins_as_any_other(orders: Log) -> None:
+    """Of one segment, what is new is read without a look at its head."""
+    link(orders)
+    reader = orders.reader("orders", Query(follow=True))
+    found: list[tuple[str, int]] = []
+    for step in (None, LaneStep(lane="us", sequence=0), None, LaneStep(audience="!"), None):
+        publish(orders, 2, step)
+        while (batch := reader.next(brief=True)) is not None:
+            found += [
+                (one["region"], one["sequence"]) for one in batch.column("origin").to_pylist()
+            ]
+    assert found == list(origins(orders))
+    assert [sequence for region, sequence in found if region == "eu"] == list(range(6))
+    assert len(found) == 10

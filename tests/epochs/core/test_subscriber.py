@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from headrace.epochs import (
     PAIRS,
@@ -439,3 +441,51 @@ def test_incomparable_times_pass_the_filter() -> None:
         for time in ((0, 3), (2, 0), (1, 3), (0, 2), (1, 2))
     }
     assert verdicts == {(0, 3): True, (2, 0): True, (1, 3): True, (0, 2): False, (1, 2): False}
+
+
+@given(st.data())
+def test_batches_that_just_wait_are_judged_as_all_others(data: st.DataObject) -> None:
+    """A subscriber whose room is bounded, however large, looks at each of them by itself."""
+    start = data.draw(st.none() | st.integers(0, 6))
+    until = data.draw(st.none() | st.integers(3, 9))
+    both = [
+        Subscriber(
+            ["p", "q"],
+            mode=Mode.WHOLE,
+            start=None if start is None else (start,),
+            until=None if until is None else (until,),
+            stored=True,
+            counts=False,
+            batches_max=room,
+        )
+        for room in (None, 10**9)
+    ]
+    lower = {"p": 0, "q": 0}
+    upper = data.draw(st.sampled_from([(), (2,)])) if start is None else ()
+    for name in lower:
+        found = [one.receive(name, Snapshot((0,), upper)) for one in both]
+        assert found[0] == found[1]
+    for _ in range(data.draw(st.integers(0, 12))):
+        name = data.draw(st.sampled_from(["p", "q"]))
+        messages: list[Message] = []
+        for time in data.draw(st.lists(st.integers(0, 10), max_size=5)):
+            messages.append(Data(time, b"", 1, data.draw(st.sampled_from("ab"))))
+        if data.draw(st.booleans()):
+            after = lower[name] + data.draw(st.integers(1, 3))
+            messages.append(FrontierUpdate(((lower[name], -1), (after, 1))))
+            lower[name] = after
+        answers: list[tuple[list[Effect], type[EpochError] | None]] = []
+        for one in both:
+            effects: list[Effect] = []
+            try:
+                one.receive_all(name, messages, effects)
+            except EpochError as error:
+                answers.append((effects, type(error)))
+            else:
+                answers.append((effects, None))
+        assert answers[0] == answers[1]
+        if answers[0][1] is not None:
+            lower[name] = int(str(both[0].lower_of(name)[0]))
+        assert both[0].frontier == both[1].frontier
+        assert both[0].pending_batches == both[1].pending_batches
+        assert (both[0].delivered, both[0].dropped) == (both[1].delivered, both[1].dropped)

@@ -342,6 +342,36 @@ def test_a_program_that_was_replaced_writes_nothing(catalog_url: str) -> None:
     run(catalog_url, work)
 
 
+def test_rows_of_a_program_that_was_replaced_are_kept_if_its_successor_says_so(
+    catalog_url: str,
+) -> None:
+    async def work(hr: headrace.Headrace) -> None:
+        async with (
+            headrace.open(catalog_url, housekeeping=False) as other,
+            hr.epoch_publisher("a", "eu", lease_ttl_ms=100) as pub,
+        ):
+            await pub.append(0, table(3), advance_to=1)
+            await pub.append(1, table(2))
+            await pub.append(4, table(5))
+            # As if frozen: nobody renews.
+            renewals = next(v for v in hr.host.parts.values() if hasattr(v, "drop"))
+            renewals._kept.clear()
+            async with other.epoch_publisher(
+                "a", "eu", lease_ttl_ms=60_000, recover="keep"
+            ) as successor:
+                assert (successor.frontier, successor.recovered.total) == (1, 0)
+                assert await rows(hr) == {(0,): 3, (1,): 2, (4,): 5}
+                with pytest.raises(Fenced):
+                    await pub.append(1, table(7))
+                await successor.append(1, table(4), advance_to=5)
+        assert not [line for line in await lines(hr) if line.taken_back]
+        async with hr.epochs("a", start="earliest", until=5) as epochs:
+            found = [(epoch.time, (await epoch.table()).num_rows) async for epoch in epochs]
+        assert found == [(0, 3), (1, 6), (4, 5)]
+
+    run(catalog_url, work)
+
+
 def test_a_split_in_the_middle_of_an_epoch_changes_nothing(catalog_url: str) -> None:
     async def work(hr: headrace.Headrace) -> None:
         async with hr.epoch_publisher("a", "eu") as pub:

@@ -20,6 +20,7 @@ from headrace.epochs.runtime.epoch_rows import EpochRows
 from headrace.epochs.runtime.given import EpochFrontier, EpochPart
 from headrace.epochs.runtime.publisher import EpochPublisher
 from headrace.epochs.runtime.rows import distinct, distinct_of, lone_of, timed, together
+from headrace.epochs.runtime.subscription import ROW_BYTES
 from headrace.errors import EpochRowsError, InvalidEventError, LateEventError
 from headrace.log.compact_policy import CompactionPolicy
 from headrace.log.events import Event, encode_blob, layout_of
@@ -235,6 +236,42 @@ def test_epochs_of_one_commit_are_read_together(
 
     asyncio.run(main())
     assert passes == [[0, 1, 2], [3, 4, 5], [6, 7, 8]]
+
+
+def test_a_step_ends_where_a_commit_does_if_its_rows_are_too_many(tmp_path: Path) -> None:
+    """Else the commit is read twice; the number of epochs that was asked for is kept to."""
+
+    async def main() -> None:
+        async with headrace.open(tmp_path, housekeeping=False) as hr:
+            await hr.create_stream("a", ["a.>"], segments=2, epochs=headrace.Epochs())
+            async with hr.epoch_publisher("a", "x") as pub:
+                for first in range(0, 9, 3):
+                    times = [first] * 4 + [first + 1] * 4 + [first + 2] * 4
+                    await pub.append(None, rows(times, [b"%d" % time for time in times]))
+                await pub.advance_to(9)
+
+            async def steps(**limits: int) -> list[tuple[Time, ...]]:
+                found = []
+                async with hr.epochs("a", start="earliest", until=9) as epochs:
+                    async for step in epochs.steps(**limits):
+                        values = (await step.table()).column("value").to_pylist()
+                        wanted = [str(time).encode() for time in step.times for _ in range(4)]
+                        assert sorted(values) == wanted
+                        assert step.rows == len(wanted)
+                        assert step.resume == (int(str(step.times[-1])) + 1,)
+                        found.append(step.times)
+                return found
+
+            by_commit: list[tuple[Time, ...]] = [(0, 1, 2), (3, 4, 5), (6, 7, 8)]
+            for epochs_that_fit in (3, 4, 5):
+                assert await steps(max_bytes=ROW_BYTES * 4 * epochs_that_fit) == by_commit
+            # Half of a step and more would be left out.
+            assert (await steps(max_bytes=ROW_BYTES * 4 * 2))[:2] == [(0, 1), (2,)]
+            assert await steps(max_bytes=1) == [(time,) for time in range(9)]
+            assert await steps(max_epochs=4) == [(0, 1, 2, 3), (4, 5, 6, 7), (8,)]
+            assert await steps(max_epochs=1) == [(time,) for time in range(9)]
+
+    asyncio.run(main())
 
 
 def test_an_epoch_is_whole_across_a_split_and_a_half_compacted_one(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from headrace.epochs.core.antichains import Antichain, CountedAntichain, Frontie
 from headrace.epochs.core.arrays import Mask, Times, at_or_after, at_or_before
 from headrace.epochs.core.effects import Drop
 from headrace.epochs.core.messages import Snapshot
-from headrace.epochs.core.times import Time, TimeShape
+from headrace.epochs.core.times import TIME_MAX, Time, TimeShape
 from headrace.errors import HistoryGoneError
 
 
@@ -67,6 +67,18 @@ class Gate:
         if time in self._given_up:
             return Drop.GIVEN_UP
         return None
+
+    def plain(self, first: int | None) -> tuple[int, int]:
+        """Which integers from `first` on pass, if they are all in a row: (first, end)."""
+        if first is None or len(self.filter) or self.late or len(self.unheard):
+            return 0, 0
+        if self.shape.length or len(self._given_up) or (self.start is not None and not self.start):
+            return 0, 0
+        begin = 0 if self.start is None else self.start.frontier[0]
+        end = self.until.frontier[0] if self.until else TIME_MAX + 1
+        assert isinstance(begin, int)
+        assert isinstance(end, int)
+        return max(first, begin), end
 
     def _begun_late(self, time: Time) -> bool:
         return any(at.covers(time) and upper.covers(time) for at, upper in self.late)

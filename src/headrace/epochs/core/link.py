@@ -95,6 +95,15 @@ class Link:
         """The partition's own lower frontier; before the snapshot, the promised one."""
         return self.at if self._lower is None else self._lower.frontier
 
+    @property
+    def plain_from(self) -> int | None:
+        """The integer from which batches are taken without another look; None if there is none."""
+        lower = self._lower
+        if lower is None or self.aborted is not None or self._rows is not None:
+            return None
+        first = lower.frontier[0] if lower.counts else None
+        return first if isinstance(first, int) else None
+
     def accept(self, message: Message) -> tuple[Change, ...]:
         """Check a message and take it in; the changes of the partition's lower frontier."""
         if self.aborted is not None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from headrace.epochs.core.active import ActiveEpochs
 from headrace.epochs.core.antichains import Antichain, Frontier
-from headrace.epochs.core.effects import Deliver
+from headrace.epochs.core.effects import Deliver, Epoch
 from headrace.epochs.core.times import Time, TimeShape
 
 
@@ -16,6 +18,11 @@ class Pending:
         self._epochs: ActiveEpochs[list[Deliver]] = ActiveEpochs(shape)
         self._batches_max = batches_max
         self.batches = 0
+
+    @property
+    def unbounded(self) -> bool:
+        """Whether there is always room."""
+        return self._batches_max is None
 
     def __contains__(self, time: Time) -> bool:
         return time in self._epochs
@@ -72,3 +79,18 @@ class Pending:
     def covered(self, frontier: Frontier) -> list[Time]:
         """The epochs at or after a frontier."""
         return self._epochs.covered(frontier)
+
+
+def given_out(
+    shape: TimeShape, complete: list[tuple[Time, list[Deliver]]], frontier: Frontier
+) -> Iterator[Epoch]:
+    """Whole epochs to give; after each, what is still to come includes the rest of them."""
+    rest = Antichain.minimal(shape, frontier) if shape.length else None
+    epochs = []
+    for time, batches in reversed(complete):
+        epochs.append(Epoch(time, tuple(batches), frontier))
+        if rest is None:
+            frontier = (time,)  # all of them lie before it
+        elif rest.insert(time):
+            frontier = rest.frontier
+    return reversed(epochs)

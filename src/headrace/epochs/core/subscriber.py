@@ -53,7 +53,6 @@ from headrace.epochs.core.effects import (
     Effect,
     End,
     Ended,
-    Epoch,
     GaveUp,
     Joined,
     Mode,
@@ -67,7 +66,7 @@ from headrace.epochs.core.held import HeldBack, HeldStep
 from headrace.epochs.core.lifecycle import SUBSCRIPTION_TRANSITIONS, Cause, Standing
 from headrace.epochs.core.link import Link, named
 from headrace.epochs.core.messages import Data, Message, Skip, Snapshot, TakeBack
-from headrace.epochs.core.pending import Pending
+from headrace.epochs.core.pending import Pending, given_out
 from headrace.epochs.core.times import INTEGERS, Time, TimeShape
 from headrace.epochs.core.token import ResumeToken
 from headrace.errors import (
@@ -225,7 +224,16 @@ class Subscriber:
 
     def receive_all(self, partition: str, messages: Iterable[Message], to: list[Effect]) -> None:
         """Take in messages up to the first that is not legal, as :meth:`receive` takes one."""
+        first, end = self._plain(partition)
         for message in messages:
+            if (
+                type(message) is Data and type(message.time) is int
+                and first <= message.time < end and message.rows >= 0
+            ):  # fmt: skip
+                self.delivered += 1  # what is below would find the same
+                self._pending.put(Deliver(partition, message))
+                continue
+            first = end = 0
             link = self._links.get(partition) or self._known(partition, named(message))
             if self.standing in OVER or self._hopeless:
                 return  # what was under way when the end came
@@ -335,6 +343,15 @@ class Subscriber:
                 state=self,
             )
         return link
+
+    def _plain(self, partition: str) -> tuple[int, int]:
+        """Between which integers batches of a partition just wait for their epochs."""
+        link = self._links.get(partition)
+        judging = self._ready and not len(self._joining) and self.standing not in OVER
+        whole = self.mode is Mode.WHOLE and self._pending.unbounded and not self._hopeless
+        if link is None or not judging or not whole:
+            return 0, 0
+        return self._gate.plain(link.plain_from)
 
     def _check_room(self, link: Link, message: Message) -> None:
         waits = not self._ready or (type(message) is Data and self._joining.covers(message.time))
@@ -464,7 +481,7 @@ class Subscriber:
         frontier = self._gate.bounded(join(self.shape, self._start, lower))
         self._given.take_completed(lower)
         if complete := self._pending.take_completed(lower):
-            self._give(complete, frontier, effects)
+            effects.extend(given_out(self.shape, complete, frontier))
         if frontier != self._frontier:
             self._frontier = frontier
             effects.append(Advanced(frontier))
@@ -474,23 +491,6 @@ class Subscriber:
             self._finish(Cause.COMPLETE, "every partition is complete", effects)
         elif len(until := self._gate.until) and not_before(self.shape, frontier, until):
             self._finish(Cause.UNTIL, f"everything before {until} is complete", effects)
-
-    def _give(
-        self,
-        complete: list[tuple[Time, list[Deliver]]],
-        frontier: Frontier,
-        effects: list[Effect],
-    ) -> None:
-        """Give out whole epochs; after each, what is still to come includes the rest of them."""
-        rest = Antichain.minimal(self.shape, frontier) if self.shape.length else None
-        epochs = []
-        for time, batches in reversed(complete):
-            epochs.append(Epoch(time, tuple(batches), frontier))
-            if rest is None:
-                frontier = (time,)  # all of them lie before it
-            elif rest.insert(time):
-                frontier = rest.frontier
-        effects.extend(reversed(epochs))
 
     def _finish(self, cause: Cause, reason: str, effects: list[Effect]) -> None:
         self._move(cause)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -151,19 +152,33 @@ def step_of(
     epochs_max: int,
     rows_max: int,
 ) -> EpochStep:
-    """An epoch and those behind it in the queue, up to the limits, as one."""
-    times, references, rows, last = [first.time], [*first.references], first.rows, first
-    while queue and len(times) < epochs_max:
-        following = queue[0]
+    """An epoch and those behind it in the queue, up to the limits, as one.
+
+    Where the limit of rows is reached amid the epochs of one commit, the step ends before them if
+    that leaves half of it: the commit would be read twice, and its rows picked one by one.
+    """
+    taken, rows, line, seam = [first], first.rows, first.references[-1].line, 0
+    for following in islice(queue, epochs_max - 1):
         assert isinstance(following, WholeEpoch)
+        references = following.references
+        if references[0].line > line:
+            seam = len(taken)
         if rows + following.rows > rows_max:
+            if 2 * seam >= len(taken):
+                del taken[seam:]
             break
         rows += following.rows
-        times.append(following.time)
-        references += following.references
-        last = following
+        line = references[-1].line
+        taken.append(following)
+    for _ in taken[1:]:
         queue.popleft()
-    return EpochStep(subscription, times, references, rows, last.resume)
+    return EpochStep(
+        subscription,
+        [one.time for one in taken],
+        [one for epoch in taken for one in epoch.references],
+        sum([one.rows for one in taken]),
+        taken[-1].resume,
+    )
 
 
 EpochItem = WholeEpoch | EpochPart | EpochFrontier | EpochTakenBack
