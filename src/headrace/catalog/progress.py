@@ -55,7 +55,7 @@ _DROP_BASES = (
 )
 
 
-class Progress(msgspec.Struct, frozen=True):
+class Progress(msgspec.Struct, frozen=True, gc=False):
     """A group's place in one segment: everything below ``floor`` is acked."""
 
     group: str

@@ -174,7 +174,7 @@ def drop_taken(tx: Tx, segment_id: int, region: str) -> None:
 # --- cursors ---------------------------------------------------------------------------------
 
 
-class CursorRow(msgspec.Struct, frozen=True):
+class CursorRow(msgspec.Struct, frozen=True, gc=False):
     """A reader's progress by origin in a segment, and the local state that it was made of."""
 
     reader: str

@@ -29,7 +29,7 @@ ASKED_BUCKET = "region-asked"
 """Snapshots that an operator wants now, by segment."""
 
 
-class SavedGroup(msgspec.Struct, frozen=True):
+class SavedGroup(msgspec.Struct, frozen=True, gc=False):
     """What a cursor under snapshots knows beyond its row of progress."""
 
     used: int = -1

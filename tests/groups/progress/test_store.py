@@ -323,6 +323,21 @@ def test_a_row_that_is_what_was_written_last_is_not_read(catalog: Catalog) -> No
     assert found == {1: Progress(11), 2: Progress(11, ((20, 30),)), 3: Progress(11)}
 
 
+def test_many_groups_are_joined_at_once(catalog: Catalog) -> None:
+    known = {f"g{n}": progress_of({0, n, n + 2, 20}) for n in range(1, 6)}
+    catalog.write(lambda tx: store.begin(tx, "g1", {SEGMENT: progress_of({1, 7, 9})}))
+    catalog.write(lambda tx: store.begin(tx, "g2", {SEGMENT: Progress(22)}))
+    catalog.write(lambda tx: store.begin(tx, "g3", {SEGMENT + 1: Progress(5)}))
+    for _ in range(2):
+        catalog.write(lambda tx: store.join_groups(tx, SEGMENT, known))
+    expected = known | {"g1": progress_of({0, 1, 3, 7, 9, 20}), "g2": Progress(22)}
+    for group, progress in expected.items():
+        found = catalog.read(partial(load, group=group, segment_id=SEGMENT))
+        assert found is not None
+        assert found.whole() == progress.whole()
+    assert catalog.read(lambda tx: load(tx, "g3", SEGMENT + 1)) == Progress(5)
+
+
 def test_rows_of_a_floor_alone_are_read(catalog: Catalog) -> None:
     """As earlier versions have written them."""
     catalog.write(lambda tx: rows.put(tx, rows.Progress("g", 1, 12)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -88,3 +89,52 @@ def test_a_tick_reads_no_record_of_a_neighbours_groups_that_are_as_they_were(
     assert decoded == 0
     for place in places:
         place.close()
+
+
+def test_updates_of_all_groups_are_joined_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The row of each group was read, and written, by statements of its own."""
+    told = []
+    for count in (5, 25):
+        places = [SnapshotPlace(name, str(tmp_path / f"{name}-{count}")) for name in ("eu", "us")]
+        linked(places, config=ONE, segments=1)
+        eu, us = places
+        names = [f"g{number}" for number in range(count)]
+        for name in names:
+            create_static(eu.log, "orders", name, max_members=1, members=["m"])
+            enabling.enable(eu.log, f"orders.{name}", eu.neighbours, mode="snapshot")
+        eu.publish(5)
+        exchange(*places)
+        at = eu.log.stream("orders").segments[0]
+        eu.log.catalog.write(partial(ack_all, names=names, segment_id=at.id, head=at.head))
+        with monkeypatch.context() as patch:
+            made = count_statements(us, patch)
+            exchange(*places)
+        told.append(len(made))
+        here = us.log.stream("orders").segments[0]
+        for name in names:
+            found = us.log.catalog.read(
+                partial(store.load, group=f"orders.{name}", segment_id=here.id)
+            )
+            assert found is not None
+            assert found.floor >= 5
+        for place in places:
+            place.close()
+    assert told[0] == told[1]
+
+
+def count_statements(place: SnapshotPlace, patch: pytest.MonkeyPatch) -> list[str]:
+    """The statements on rows of progress that are made from now on."""
+    made: list[str] = []
+    kind = type(place.log.catalog.read(lambda tx: tx))
+    for name in ("rows", "row", "execute", "executemany", "later"):
+        call = getattr(kind, name)
+
+        def counted(self: Tx, sql: str, *given: Any, call: Any = call) -> Any:
+            if "progress" in sql:
+                made.append(sql)
+            return call(self, sql, *given)
+
+        patch.setattr(kind, name, counted)
+    return made

@@ -281,8 +281,7 @@ class AckedRanges:
         they show that the record was not written by this class.
         """
         made = cls(floor)
-        flat = list(chain.from_iterable((lo, hi) for lo, hi in ranges))
-        made._adopt(flat)
+        made._adopt(list(chain.from_iterable((lo, hi) for lo, hi in ranges)))
         return made
 
     def encode(self) -> bytes:
@@ -311,9 +310,10 @@ class AckedRanges:
             yield from zip(block[::2], block[1::2], strict=True)
 
     def _adopt(self, flat: Sequence[int]) -> None:
-        """Take boundaries as the content, in place of what there was, once they are checked."""
-        unions.check(flat, self._floor)
-        self._hold(array("q", flat), sum(flat[1::2]) - sum(flat[::2]))
+        """Take boundaries as the content of an empty set, once they are checked."""
+        if flat:  # mostly there is a floor alone
+            unions.check(flat, self._floor)
+            self._hold(array("q", flat), sum(flat[1::2]) - sum(flat[::2]))
 
     def _hold(self, bounds: Block, above: int) -> None:
         self._above = above

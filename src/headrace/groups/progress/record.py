@@ -32,7 +32,7 @@ _LAYERED_VERSION = 2
 _ATTEMPTS_MAX = 2**31 - 1
 
 
-class Progress(msgspec.Struct, frozen=True):
+class Progress(msgspec.Struct, frozen=True, gc=False):
     """Floor, acked ranges above it, and attempts of what was refused (offset, attempts)."""
 
     floor: int = 0
@@ -138,9 +138,10 @@ class Progress(msgspec.Struct, frozen=True):
             raise ProgressDecodeError(f"progress has the unknown version {version}")
         if len(flat) % 2:
             raise ProgressDecodeError("progress ends in the middle of its attempts")
-        return cls.checked(
-            AckedRanges.decode(ranges), list(zip(flat[::2], flat[1::2], strict=True))
-        )
+        acked = AckedRanges.decode(ranges)
+        if not flat and not acked.acked_above_floor:
+            return cls(acked.floor)  # the usual case
+        return cls.checked(acked, list(zip(flat[::2], flat[1::2], strict=True)))
 
     @classmethod
     def _decode_layered(cls, data: bytes, held: bytes) -> Progress:

@@ -45,7 +45,7 @@ from headrace.groups.progress.record import Progress
 _made = itertools.count(1)
 
 
-class Write(stored.Progress, frozen=True):
+class Write(stored.Progress, frozen=True, gc=False):
     """What an owner knows of a segment: the row, if nobody else has written anything."""
 
     token: int = 0
@@ -183,35 +183,28 @@ class Joining:
         return last is not None and bool(stored.base_name(last.state))
 
     def _join(self, tx: Tx, writes: list[Write]) -> list[int]:
-        by_group: dict[str, list[Write]] = {}
-        for write in writes:
-            by_group.setdefault(write.group, []).append(write)
+        before = _stored(tx, writes)
         rows: list[stored.Progress] = []
         new: list[int] = []
         left: list[tuple[str, int]] = []
-        for group, of_group in by_group.items():
-            ids = [write.segment_id for write in of_group]
-            before = {row.segment_id: row for row in stored.of_group(tx, group, ids)}
-            for write in of_group:
-                at = write.segment_id
-                found = before.get(at)
-                if found is None:
-                    new.append(at)
-                    rows.append(_based(write, write.progress))
-                elif found.state != write.state:
-                    joined = decode(found).merge(write.progress)
-                    if joined == write.progress:
-                        row = _based(write, joined, found.state)
-                    else:
-                        # It holds what this owner does not know: its next write must join as well.
-                        self._last.pop((group, at), None)
-                        row = _row(group, at, joined, found.state)
-                    if row.state != found.state:
-                        rows.append(row)
-                        if found.base and stored.base_name(row.state) != stored.base_name(
-                            found.state
-                        ):
-                            left.append((group, at))
+        for write in writes:
+            group, at = write.group, write.segment_id
+            found = before.get((group, at))
+            if found is None:
+                new.append(at)
+                rows.append(_based(write, write.progress))
+            elif found.state != write.state:
+                joined = decode(found).merge(write.progress)
+                if joined == write.progress:
+                    row = _based(write, joined, found.state)
+                else:
+                    # It holds what this owner does not know: its next write must join as well.
+                    self._last.pop((group, at), None)
+                    row = _row(group, at, joined, found.state)
+                if row.state != found.state:
+                    rows.append(row)
+                    if found.base and stored.base_name(row.state) != stored.base_name(found.state):
+                        left.append((group, at))
         stored.put(tx, *rows)
         if left:
             stored.drop_bases(tx, left)
@@ -223,6 +216,24 @@ class Joining:
             self._last.pop((write.group, write.segment_id), None)
 
 
+def _stored(tx: Tx, writes: Iterable[Write]) -> dict[tuple[str, int], stored.Progress]:
+    """The rows that are about to be written, in as few queries as it takes."""
+    by_group: dict[str, list[int]] = {}
+    by_segment: dict[int, list[str]] = {}
+    for write in writes:
+        by_group.setdefault(write.group, []).append(write.segment_id)
+        by_segment.setdefault(write.segment_id, []).append(write.group)
+    if len(by_segment) < len(by_group):
+        found = [
+            row
+            for at, groups in by_segment.items()
+            for row in stored.of_groups(tx, groups, at).values()
+        ]
+    else:
+        found = [row for group, ids in by_group.items() for row in stored.of_group(tx, group, ids)]
+    return {(row.group, row.segment_id): row for row in found}
+
+
 def write_of(group: str, segment_id: int, token: int, progress: Progress) -> Write:
     """A write, ready to be made."""
     state = progress.stored()
@@ -232,6 +243,13 @@ def write_of(group: str, segment_id: int, token: int, progress: Progress) -> Wri
 def join(tx: Tx, group: str, places: Mapping[int, Progress]) -> None:
     """Join progress to what is stored, by segment; for those who write now and then."""
     Joining().put(tx, [write_of(group, at, 0, progress) for at, progress in places.items()])
+
+
+def join_groups(tx: Tx, segment_id: int, known: Mapping[str, Progress]) -> None:
+    """As :func:`join`, for many groups in one segment at once."""
+    Joining().put(
+        tx, [write_of(group, segment_id, 0, progress) for group, progress in known.items()]
+    )
 
 
 def begin(tx: Tx, group: str, places: Mapping[int, Progress]) -> None:

@@ -36,7 +36,7 @@ class SnapshotSettings(msgspec.Struct, frozen=True):
     pending_max: int = 4
 
 
-class Append(msgspec.Struct, frozen=True):
+class Append(msgspec.Struct, frozen=True, gc=False):
     """Effect: write a marker to the local log, then hand it to the cores with its position."""
 
     marker: Marker

@@ -83,6 +83,8 @@ class SnapshotIndex:
         None when there is none, or none newer than the one of local position ``after``; that is
         mostly known without reading.
         """
+        if self._last_local <= after:
+            return None
         k = bisect_right(self._locals, mark_delete) - 1
         if k < 0:
             return None

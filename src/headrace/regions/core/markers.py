@@ -25,21 +25,21 @@ LogPosition = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 RoundNumber = Annotated[int, msgspec.Meta(ge=1, le=2)]
 
 
-class RegionPosition(msgspec.Struct, frozen=True, array_like=True):
+class RegionPosition(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """A position in a region's log."""
 
     region: Name
     position: LogPosition
 
 
-class LaneEnd(msgspec.Struct, frozen=True, array_like=True):
+class LaneEnd(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """A region has seen every event of a lane below this sequence."""
 
     lane: Name
     sequence: LogPosition
 
 
-class LaneHole(msgspec.Struct, frozen=True, array_like=True):
+class LaneHole(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """Events of a lane from ``start`` up to ``end`` (exclusive) of which nobody speaks here."""
 
     lane: Name
@@ -47,7 +47,7 @@ class LaneHole(msgspec.Struct, frozen=True, array_like=True):
     end: LogPosition
 
 
-class RequestMarker(msgspec.Struct, frozen=True, tag="request"):
+class RequestMarker(msgspec.Struct, frozen=True, gc=False, tag="request"):
     """``source`` asks every member for the position at which this marker arrives."""
 
     snapshot_id: Name
@@ -55,7 +55,7 @@ class RequestMarker(msgspec.Struct, frozen=True, tag="request"):
     round: RoundNumber
 
 
-class ResponseMarker(msgspec.Struct, frozen=True, tag="response"):
+class ResponseMarker(msgspec.Struct, frozen=True, gc=False, tag="response"):
     """``region`` answers a request of ``source``: the request arrived at ``position``."""
 
     snapshot_id: Name
@@ -65,7 +65,7 @@ class ResponseMarker(msgspec.Struct, frozen=True, tag="response"):
     position: LogPosition
 
 
-class SnapshotMarker(msgspec.Struct, frozen=True, tag="snapshot"):
+class SnapshotMarker(msgspec.Struct, frozen=True, gc=False, tag="snapshot"):
     """Who has acked everything up to ``local`` here has met everything up to ``positions`` there.
 
     ``seen`` is what this region had of every lane at ``local``.  ``missing`` names regions that
@@ -79,7 +79,7 @@ class SnapshotMarker(msgspec.Struct, frozen=True, tag="snapshot"):
     missing: tuple[Name, ...] = ()
 
 
-class UpdateMarker(msgspec.Struct, frozen=True, tag="update"):
+class UpdateMarker(msgspec.Struct, frozen=True, gc=False, tag="update"):
     """The group has acked ``snapshot_id`` in ``source``: move its cursor elsewhere accordingly.
 
     ``holes`` were in ``source`` never, or no longer when its consumers came there: they are not
@@ -99,7 +99,7 @@ class UpdateMarker(msgspec.Struct, frozen=True, tag="update"):
         return next((p.position for p in self.positions if p.region == region), None)
 
 
-class Command(msgspec.Struct, frozen=True, tag="command"):
+class Command(msgspec.Struct, frozen=True, gc=False, tag="command"):
     """A user has deleted the group in ``source``, or set it anew: below ``floors`` all is acked.
 
     It counts in every region, unless a command with a higher stamp is known there.  ``holes`` never

@@ -274,6 +274,8 @@ class LinkedSegment:
         return self._updates(group)
 
     def _updates(self, group: SnapshotCursor) -> list[RegionEffect]:
+        if self.index.newest <= group.used:
+            return []  # the usual case
         update = group.next_update(self.index)
         return [] if update is None else [Append(update)]
 

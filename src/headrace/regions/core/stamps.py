@@ -13,14 +13,14 @@ STAMP_COUNTER_MAX = 2**62
 """No honest counter comes near it; a higher one would leave no room for a later command."""
 
 
-class Stamp(msgspec.Struct, frozen=True, array_like=True, order=True):
+class Stamp(msgspec.Struct, frozen=True, gc=False, array_like=True, order=True):
     """When a command was given: the higher one wins."""
 
     counter: int = 0
     region: str = ""
 
 
-class Life(msgspec.Struct, frozen=True, array_like=True, order=True):
+class Life(msgspec.Struct, frozen=True, gc=False, array_like=True, order=True):
     """Whether the group is there, since which command."""
 
     stamp: Stamp = Stamp()

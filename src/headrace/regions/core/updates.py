@@ -240,15 +240,18 @@ class SnapshotCursor:
         holes = _by_lane(update.holes)
         here = self._log.cut(self.acked.floor)
         there = self._log.cut(end)
-        return sorted(
-            piece
-            for lane in self._log.lanes()
-            for lo, hi in intersection(
-                union(holes.get(lane, ()), [(seen.get(lane, 0), there[lane])]),
-                [(here[lane], there[lane])],
-            )
-            for piece in self._log.offsets(lane, lo, hi)
-        )
+        found: RangeList = []
+        for lane, start in here.items():
+            last, known = there[lane], seen.get(lane, 0)
+            if start >= last:
+                continue  # nothing of it stands in between
+            beyond = [(max(known, start), last)] if known < last else []
+            if lane in holes:
+                beyond = intersection(union(holes[lane], beyond), [(start, last)])
+            for lo, hi in beyond:
+                found += self._log.offsets(lane, lo, hi)
+        found.sort()
+        return found
 
 
 def _past(log: OriginMap) -> dict[Lane, RangeList]:

@@ -112,3 +112,11 @@ def join(tx: Tx, reader: str, segment_id: int, acked: AckedRanges) -> None:
     """Join acked offsets to a reader's progress; running owners join it to what they know."""
     if acked.floor or len(acked):
         store.join(tx, reader, {segment_id: Progress.of(acked, {})})
+
+
+def join_readers(tx: Tx, segment_id: int, acked: Mapping[str, AckedRanges]) -> None:
+    """As :func:`join`, for many readers of one segment at once."""
+    known = {
+        reader: Progress.of(each, {}) for reader, each in acked.items() if each.floor or len(each)
+    }
+    store.join_groups(tx, segment_id, known)

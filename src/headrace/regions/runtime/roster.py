@@ -27,24 +27,21 @@ class Roll(msgspec.Struct, frozen=True):
     """Whose a row of progress is, by its name; of groups that are not deleted."""
     channels: frozenset[str] = frozenset()
     """Where news of their progress is told."""
+    snapshots: dict[str, dict[str, GroupRecord]] = {}
+    """The readers of each stream that has groups in the mode of snapshots."""
 
     @property
     def by_origin(self) -> list[str]:
         """The readers whose progress is translated."""
         return [reader for reader, record in self.readers.items() if record.mode == ORIGIN]
 
-    def under_snapshots(self, stream: str) -> dict[str, GroupRecord]:
+    def under_snapshots(self, stream: str) -> Mapping[str, GroupRecord]:
         """The readers of a stream in the mode of snapshots."""
-        return {
-            reader: record
-            for reader, record in self.readers.items()
-            if record.mode == SNAPSHOT and stream in record.streams
-        }
+        return self.snapshots.get(stream, {})
 
     def streams_under_snapshots(self) -> set[str]:
         """The streams of which a group is in the mode of snapshots."""
-        found = (r for r in self.records.values() if r.mode == SNAPSHOT and not r.deleted)
-        return {name for record in found for name in record.streams}
+        return set(self.snapshots)
 
 
 class Roster:
@@ -115,7 +112,22 @@ def _roll(tx: Tx) -> Roll:
         channels |= kinds.channels(record, found)
         if not record.deleted:
             readers |= dict.fromkeys(found, record)
-    return Roll(records, readers, frozenset(channels))
+    return Roll(records, readers, frozenset(channels), _under_snapshots(records, readers))
+
+
+def _under_snapshots(
+    records: Mapping[str, GroupRecord], readers: Mapping[str, GroupRecord]
+) -> dict[str, dict[str, GroupRecord]]:
+    found: dict[str, dict[str, GroupRecord]] = {}
+    for record in records.values():
+        if record.mode == SNAPSHOT and not record.deleted:
+            for stream in record.streams:
+                found.setdefault(stream, {})
+    for reader, record in readers.items():
+        if record.mode == SNAPSHOT:
+            for stream in record.streams:
+                found[stream][reader] = record
+    return found
 
 
 def changed_records(

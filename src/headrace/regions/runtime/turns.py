@@ -15,7 +15,7 @@ from headrace.catalog import Tx, batches, entries, progress, replicas, streams
 from headrace.catalog.streams import Segment
 from headrace.errors import RoundOvertakenError
 from headrace.groups.homes import GroupRecord
-from headrace.groups.progress import Progress, store
+from headrace.groups.progress import AckedRanges, Progress, store
 from headrace.host.clock import steady_s
 from headrace.log import events, limits
 from headrace.log.shares import Rows, inline
@@ -175,21 +175,25 @@ class SegmentTurn:
         rows = progress.of_groups(tx, wanted, segment.id)
         for upto in sorted({*trims, segment.tail}):
             then = trims.get(upto, {})
+            if upto <= self._core.log.first:
+                continue
             for name in counts:
                 before = then.get(name) or (store.decode(rows[name]) if name in rows else None)
-                if before is not None and upto > self._core.log.first:
+                if before is not None:
                     effects += self._ack(name, before, upto)
-            if upto > self._core.log.first:
-                effects += self._core.trimmed(upto)
+            effects += self._core.trimmed(upto)
         for name, row in rows.items():
-            now, cursor = store.decode(row), cursors.get(name)
+            cursor = cursors.get(name)
+            is_known = cursor is not None and cursor.local == row.state and not cursor.sought
+            if is_known and name not in self._fresh:
+                continue
+            now = store.decode(row)
             if cursor is not None and cursor.sought:  # here, and so in every region
                 to = max(now.floor, self._core.log.first) - 1
                 at_end = cursor.sought == replicas.SOUGHT_END
                 effects += self._core.seek_everywhere(name, to, at_end=at_end)
                 self._rewound.discard(name)
-            if cursor is None or cursor.local != row.state or name in self._fresh or cursor.sought:
-                effects += self._ack(name, now, segment.head)
+            effects += self._ack(name, now, segment.head)
         for name in told_of.intersection(records):
             replicas.forget_trims(tx, name, segment.id, segment.tail)
         return effects
@@ -210,7 +214,7 @@ class SegmentTurn:
 
         A command of another region takes acks back as well: whoever runs here loses the unit.
         """
-        owed = set()
+        owed, came = set[str](), dict[str, AckedRanges]()
         for name in self._due.updated:
             cursor = self._core.snapshot_groups.get(name)
             if cursor is None:
@@ -220,9 +224,10 @@ class SegmentTurn:
                     place, to = (segment.number, segment.id), Progress.of(cursor.acked, {})
                     kinds.seek(tx, records[name], name, self._stream, place, to)
                 else:
-                    joining.join(tx, name, segment.id, cursor.acked)
+                    came[name] = cursor.acked
             else:
                 owed.add(name)
+        joining.join_readers(tx, segment.id, came)
         return owed
 
     def _note_local(
