@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import quote
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, BrowserContext, Page, Route, expect
+from axe_playwright_python.base import AXE_SCRIPT
+from playwright.sync_api import BrowserContext, Page, Route, expect
 
 import headrace
 from headrace import cli
+from headrace.groups import decisions
+from headrace.groups.decisions import Decision, UnitRange, What
+from headrace.groups.decisions.store import record_linked
 from headrace.node.files import Files
-from tests.node.browser.conftest import ENTER_MS, WAIT_MS, enter
+from tests.node.browser.conftest import SIZE, enter
 from tests.node.browser.coverage import Coverage
 from tests.node.support import RunningNode, running
 
@@ -38,6 +40,8 @@ PAGES = {
     "/regions": "hr-regions .tile",
     "/access": "hr-access table",
 }
+
+SCHEMES: tuple[Literal["light"], Literal["dark"]] = ("light", "dark")
 
 
 def test_the_first_page_asks_nobody_but_the_node(
@@ -93,52 +97,29 @@ def test_the_console_is_small_and_has_no_inline_code() -> None:
     assert texts_over_lines("a = `x${`y\n${1}`}`") == [10]
 
 
-@pytest.fixture(scope="module")
-def visitor(browser: Browser, console: RunningNode, coverage: Coverage) -> Iterator[Page]:
-    """One who was let in once, and goes from page to page."""
-    context = browser.new_context(viewport={"width": 1300, "height": 900})
-    context.set_default_timeout(WAIT_MS)
-    found = enter(context, console, coverage)
-    found.wait_for_selector("hr-overview table", timeout=ENTER_MS)
-    yield found
-    coverage.take(found)
-    context.close()
-
-
-@pytest.fixture
-def visit(visitor: Page, coverage: Coverage) -> Iterator[Page]:
-    """The page of the visitor, wherever it was left."""
-    visitor.set_viewport_size({"width": 1300, "height": 900})
-    yield visitor
-    coverage.note(visitor)
+AXE = "axe.run({resultTypes: ['violations']})"
 
 
 @pytest.mark.parametrize("path", PAGES)
-def test_every_page_is_accessible_in_both_colour_schemes(
-    visit: Page, console: RunningNode, path: str
+def test_every_page_fits_a_telephone_and_is_accessible_in_both_colour_schemes(
+    page: Page, console: RunningNode, path: str
 ) -> None:
-    page = visit
-    page.goto(f"http://127.0.0.1:{console.port}{path}")
-    page.wait_for_selector(PAGES[path])
-    for scheme in ("light", "dark"):
-        page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
-        found = Axe().run(page)
-        faults = [
-            (each["id"], [node["html"][:160] for node in each["nodes"][:2]])
-            for each in found.response["violations"]
-        ]
-        assert faults == [], scheme
-        assert len(found.response["passes"]) > 15
-    assert page.problems == []  # type: ignore[attr-defined]
-
-
-@pytest.mark.parametrize("path", PAGES)
-def test_no_page_is_wider_than_a_telephone(visit: Page, console: RunningNode, path: str) -> None:
-    page = visit
     page.set_viewport_size({"width": 360, "height": 780})
     page.goto(f"http://127.0.0.1:{console.port}{path}")
     page.wait_for_selector(PAGES[path])
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
+    page.set_viewport_size(SIZE)
+    page.evaluate(AXE_SCRIPT)
+    for scheme in SCHEMES:
+        page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
+        found = page.evaluate(AXE)
+        faults = [
+            (each["id"], [node["html"][:160] for node in each["nodes"][:2]])
+            for each in found["violations"]
+        ]
+        assert faults == [], scheme
+        assert len(found["passes"]) > 15
+    assert page.problems == []  # type: ignore[attr-defined]
 
 
 def test_the_tables_of_the_overview_fit_a_laptop(page: Page, console: RunningNode) -> None:
@@ -351,6 +332,7 @@ def test_a_page_that_is_being_built_hears_of_later_changes(
     expect(page.locator("hr-stream")).to_contain_text("there is no stream 'held'")
 
 
+@pytest.mark.usefixtures("overview")
 def test_a_change_appears_by_itself(page: Page, console: RunningNode) -> None:
     console.do(console.hr.create_stream("appears", ["appears.>"]))
     expect(page.locator("hr-overview")).to_contain_text("appears.>")
@@ -441,6 +423,26 @@ def test_a_group_tells_its_past(page: Page, console: RunningNode) -> None:
     expect(page).to_have_url(re.compile("sort="))
 
 
+def test_a_take_over_has_a_clock(page: Page, console: RunningNode) -> None:
+    """Who was given up by its leader is told of with how long it was silent."""
+    name, unit = "$share/audit/orders.>", (UnitRange(0, 0, "orders"),)
+    told = [
+        Decision(what=What.ASSIGNED, reason="below its share", target="gone", units=unit),
+        Decision(what=What.LOST, reason="silent for 5.000 s", source="gone"),
+        Decision(what=What.ASSIGNED, reason="below its share", target="other", units=unit),
+    ]
+    catalog, locks = console.hr.log.catalog, decisions.locks(name)
+    catalog.write(lambda tx: record_linked(tx, name, told), locks=locks)
+    page.goto(f"http://127.0.0.1:{console.port}/groups/{SHARED}")
+    steps = page.locator("hr-group .clock .step")
+    expect(steps).to_have_text([re.compile(each) for each in STEPS])
+    expect(page.locator("hr-group .clock .gap").first).to_have_text("→ 5.0 s →")
+
+
+STEPS = ("^last heard", "^lease out: gone is lost", "^assigned other")
+
+
+@pytest.mark.usefixtures("overview")
 def test_streams_and_groups_are_made_and_removed_with_their_names_typed(
     page: Page, console: RunningNode
 ) -> None:
@@ -514,6 +516,7 @@ def test_tokens_are_made_and_removed(page: Page, console: RunningNode) -> None:
     expect(page.locator("hr-access")).to_contain_text("DELETE /api/v1/tokens/grafana")
 
 
+@pytest.mark.usefixtures("overview")
 def test_everything_is_reached_by_keys(page: Page) -> None:
     page.keyboard.press("g")
     page.keyboard.press("s")

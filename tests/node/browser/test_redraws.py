@@ -215,6 +215,7 @@ def test_a_link_keeps_the_focus_when_its_row_goes_up(page: Page, shop: RunningNo
     shop.do(shop.hr.delete_stream("shop2"))
 
 
+@pytest.mark.usefixtures("overview")
 def test_the_overview_keeps_the_focus_when_something_is_decided(
     page: Page, shop: RunningNode
 ) -> None:
@@ -314,6 +315,7 @@ RULES = """async () => {
 }"""
 
 
+@pytest.mark.usefixtures("overview")
 def test_what_is_drawn_again_is_the_same_where_it_means_the_same(page: Page) -> None:
     found: dict[str, Any] = page.evaluate(RULES)
     # A handler follows its button; a button with another name is another button.

@@ -477,7 +477,9 @@ class Group extends View {
 			return;
 		}
 		const at = (one) => new Date(one.at).getTime();
-		const heard = /last heard (?:at )?(\S+Z)/.exec(lost.reason)?.[1];
+		const told = /last heard (?:at )?(\S+Z)/.exec(lost.reason)?.[1];
+		const silent = /^silent for ([\d.]+) s/.exec(lost.reason)?.[1]; // until it was given up
+		const heard = told ? new Date(told).getTime() : silent ? at(lost) - 1000 * silent : null;
 		// What followed from it: by its cause, or about whom was lost or what it held.
 		const numbers = new Set([lost.number]);
 		const owner = new Map();
@@ -492,7 +494,7 @@ class Group extends View {
 			return follows;
 		});
 		const steps = [
-			...(heard ? [["last heard", new Date(heard).getTime()]] : []),
+			...(heard ? [["last heard", heard]] : []),
 			[`lease out: ${lost.from || lost.instance} is ${lost.what}`, at(lost)],
 			...["pinned", "elected", "assigned", "moved"]
 				.map((what) => after.find((one) => one.what === what))

@@ -34,7 +34,7 @@ from headrace.errors import ProtocolError
 from headrace.groups.decisions.core.record import What
 from headrace.groups.progress import Progress
 from headrace.groups.shared.core.assignment import AssignmentStatus
-from headrace.groups.shared.core.holdings import Holdings
+from headrace.groups.shared.core.holdings import Holdings, LedMember
 from headrace.groups.shared.core.ledger import Ledger
 from headrace.groups.shared.core.messages import (
     Invalidate,
@@ -293,13 +293,17 @@ class Leader(Reception):
         timeout_ms = self.settings.borrower_timeout_ms
         silent = [m for m in self._holdings.members.values() if now_ms - m.seen_ms >= timeout_ms]
         for member in silent:
-            self._holdings.drop(member, What.LOST, "silent", now_ms)
+            self._lost(member, now_ms)
 
     def drop_silent(self, borrower: str, now_ms: int) -> list[LeaderEffect]:
         """A borrower is known to be dead: act as on its timeout."""
         self._check_leading()
-        self._holdings.drop(self._member(borrower), What.LOST, "silent", now_ms)
+        self._lost(self._member(borrower), now_ms)
         return self._settle(now_ms)
+
+    def _lost(self, member: LedMember, now_ms: int) -> None:
+        silent_s = max(0, now_ms - member.seen_ms) / 1000
+        self._holdings.drop(member, What.LOST, f"silent for {silent_s:.3f} s", now_ms)
 
     def resend(self, unit: Unit, now_ms: int) -> list[LeaderEffect]:
         """Send again the grant or revocation of a unit, if it is in transition."""
