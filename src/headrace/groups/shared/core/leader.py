@@ -34,7 +34,7 @@ from headrace.errors import ProtocolError
 from headrace.groups.decisions.core.record import What
 from headrace.groups.progress import Progress
 from headrace.groups.shared.core.assignment import AssignmentStatus
-from headrace.groups.shared.core.holdings import Holdings, LedMember
+from headrace.groups.shared.core.holdings import Holdings
 from headrace.groups.shared.core.ledger import Ledger
 from headrace.groups.shared.core.messages import (
     Invalidate,
@@ -300,10 +300,6 @@ class Leader(Reception):
         self._check_leading()
         self._lost(self._member(borrower), now_ms)
         return self._settle(now_ms)
-
-    def _lost(self, member: LedMember, now_ms: int) -> None:
-        silent_s = max(0, now_ms - member.seen_ms) / 1000
-        self._holdings.drop(member, What.LOST, f"silent for {silent_s:.3f} s", now_ms)
 
     def resend(self, unit: Unit, now_ms: int) -> list[LeaderEffect]:
         """Send again the grant or revocation of a unit, if it is in transition."""
