@@ -200,15 +200,37 @@ def page(visitor: Page, coverage: Coverage) -> Iterator[Page]:
     coverage.note(visitor)
     visitor.unroute_all()
     visitor.mouse.move(0, 0)
-    visitor.evaluate("localStorage.clear()")
+    if visitor.evaluate(LEAVE):
+        visitor.reload()
     visitor.emulate_media(color_scheme="light", reduced_motion="no-preference")
     visitor.set_viewport_size(SIZE)
 
 
+LEAVE = """() => {
+  for (const each of document.querySelectorAll("dialog")) each.remove();
+  const chosen = localStorage.length; // the theme, times in UTC
+  localStorage.clear();
+  return chosen > 0;
+}"""
+
+
+GO = """path => {
+  const link = document.body.appendChild(document.createElement("a"));
+  link.setAttribute("href", path);
+  link.click();
+  link.remove();
+}"""
+
+
+def go(page: Page, path: str) -> None:
+    """To another view, as a link in the console leads there: nothing is loaded again."""
+    page.evaluate(GO, path)
+
+
 @pytest.fixture
-def overview(page: Page, console: RunningNode) -> Page:
+def overview(page: Page) -> Page:
     """The visitor's page, at the overview."""
-    page.goto(f"http://127.0.0.1:{console.port}/")
+    go(page, "/")
     arrived(page, WAIT_MS)
     return page
 

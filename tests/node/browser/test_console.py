@@ -18,7 +18,7 @@ from headrace.groups import decisions
 from headrace.groups.decisions import Decision, UnitRange, What
 from headrace.groups.decisions.store import record_linked
 from headrace.node.files import Files
-from tests.node.browser.conftest import SIZE, enter
+from tests.node.browser.conftest import SIZE, enter, go
 from tests.node.browser.coverage import Coverage
 from tests.node.support import RunningNode, running
 
@@ -124,14 +124,14 @@ def test_every_page_fits_a_telephone_and_is_accessible_in_both_colour_schemes(
 
 def test_the_tables_of_the_overview_fit_a_laptop(page: Page, console: RunningNode) -> None:
     page.set_viewport_size({"width": 1280, "height": 900})
-    page.goto(f"http://127.0.0.1:{console.port}/")
+    go(page, "/")
     page.wait_for_selector("hr-overview .spark")
     tables = "[...document.querySelectorAll('hr-overview .scroll')]"
     assert max(page.evaluate(f"{tables}.map(e => e.scrollWidth - e.clientWidth)")) <= 0
 
 
 def test_regions_say_what_a_loss_would_cost(page: Page, console: RunningNode) -> None:
-    page.goto(f"http://127.0.0.1:{console.port}/regions")
+    go(page, "/regions")
     view = page.locator("hr-regions")
     expect(view).to_contain_text("If this were lost now")
     expect(view).to_contain_text("eu (here)")
@@ -142,7 +142,7 @@ def test_regions_say_what_a_loss_would_cost(page: Page, console: RunningNode) ->
 
 
 def test_frontiers_are_drawn_as_staircases(page: Page, console: RunningNode) -> None:
-    page.goto(f"http://127.0.0.1:{console.port}/epochs")
+    go(page, "/epochs")
     over_time = page.locator("hr-epochs .card", has=page.locator("h2", has_text="days"))
     expect(over_time.locator("path.line")).to_have_count(1)
     # From 0 a step up to 2, and on to the right: across, up, across.
@@ -219,10 +219,10 @@ def typed(text: str) -> None:
 
 
 def test_every_command_that_is_shown_can_be_typed(page: Page, console: RunningNode) -> None:
-    base, here = f"http://127.0.0.1:{console.port}", ""
+    here = ""
     for path, button, fields in COMMANDS:
         if path != here:
-            page.goto(base + path)
+            go(page, path)
             page.wait_for_selector(PAGES.get(path, "hr-group .feed li"))
             here = path
             for each in page.locator(".cmd code").all_inner_texts():
@@ -247,7 +247,7 @@ def test_every_command_that_is_shown_can_be_typed(page: Page, console: RunningNo
 def test_a_stream_goes_on_without_a_publisher(page: Page, console: RunningNode) -> None:
     days = headrace.Epochs(publishers=("eu", "us"))
     console.do(console.hr.create_stream("without", ["without.>"], epochs=days))
-    page.goto(f"http://127.0.0.1:{console.port}/epochs")
+    go(page, "/epochs")
     row = page.get_by_role("region", name="Publishers of without").locator("tbody tr")
     row.filter(has_text="us").get_by_role("button").click()
     expect(page.locator("dialog .preview")).to_contain_text("what us left counts")
@@ -261,7 +261,7 @@ def test_a_stream_goes_on_without_a_publisher(page: Page, console: RunningNode) 
 def test_a_page_that_could_not_be_shown_is_built_when_it_can(
     page: Page, console: RunningNode
 ) -> None:
-    page.goto(f"http://127.0.0.1:{console.port}/streams/later")
+    go(page, "/streams/later")
     expect(page.locator("hr-stream")).to_contain_text("there is no stream 'later'")
     console.do(console.hr.create_stream("later", ["later.>"]))
     expect(page.locator("hr-stream h1")).to_have_text("later")
@@ -316,7 +316,7 @@ def test_a_page_that_is_being_built_hears_of_later_changes(
 ) -> None:
     """What changes while it asks for what it could not show must not be the last it hears of."""
     held: list[Route] = []
-    page.goto(f"http://127.0.0.1:{console.port}/streams/held")
+    go(page, "/streams/held")
     expect(page.locator("hr-stream")).to_contain_text("there is no stream 'held'")
     page.route("**/api/v1/streams/held", lambda route: held.append(route))
     console.do(console.hr.create_stream("held", ["held.>"]))
@@ -342,7 +342,7 @@ def test_a_change_appears_by_itself(page: Page, console: RunningNode) -> None:
 
 def test_a_split_is_seen_on_the_map(page: Page, console: RunningNode) -> None:
     console.do(console.hr.create_stream("map", ["map.>"]))
-    page.goto(f"http://127.0.0.1:{console.port}/streams/map?span=15m")
+    go(page, "/streams/map?span=15m")
     expect(page.locator(".map rect.tile-seg")).to_have_count(1)
     page.locator(".map [role=button]").first.press("Enter")
     page.get_by_role("button", name="Split").click()
@@ -356,9 +356,8 @@ def test_a_split_is_seen_on_the_map(page: Page, console: RunningNode) -> None:
 
 
 def test_what_looks_like_markup_is_shown_as_text(page: Page, console: RunningNode) -> None:
-    base = f"http://127.0.0.1:{console.port}"
     page.on("dialog", lambda dialog: pytest.fail(dialog.message))
-    page.goto(f"{base}/streams/orders/events?start=earliest&key={quote('<b>odd</b>')}")
+    go(page, f"/streams/orders/events?start=earliest&key={quote('<b>odd</b>')}")
     cell = page.locator("hr-events td", has_text="<b>odd</b>")
     expect(cell).to_have_count(1)
     page.locator("hr-events summary").first.click()
@@ -367,8 +366,7 @@ def test_what_looks_like_markup_is_shown_as_text(page: Page, console: RunningNod
 
 
 def test_events_are_filtered_followed_and_linked(page: Page, console: RunningNode) -> None:
-    base = f"http://127.0.0.1:{console.port}"
-    page.goto(f"{base}/streams/orders/events?start=earliest&where={quote('total >= 28')}")
+    go(page, f"/streams/orders/events?start=earliest&where={quote('total >= 28')}")
     expect(page.locator("hr-events tbody tr")).to_have_count(2)
     as_command, as_python, as_sql = page.locator("hr-events .cmd code").all_inner_texts()
     assert as_command == "headrace read orders --from earliest"
@@ -376,7 +374,7 @@ def test_events_are_filtered_followed_and_linked(page: Page, console: RunningNod
     assert as_sql.startswith("CREATE TEMPORARY VIEW events USING headrace OPTIONS (catalog '/")
     page.locator("hr-events tbody a").first.click()
     expect(page.locator("hr-events")).to_contain_text("the event at")
-    page.goto(f"{base}/streams/orders/events")
+    go(page, "/streams/orders/events")
     page.get_by_role("textbox", name="Text").fill("total")
     page.get_by_role("button", name="Look", exact=True).click()
     expect(page.locator("hr-events [role=status]")).to_contain_text("looked at")
@@ -401,7 +399,7 @@ def test_events_are_filtered_followed_and_linked(page: Page, console: RunningNod
 
 
 def test_a_group_tells_its_past(page: Page, console: RunningNode) -> None:
-    page.goto(f"http://127.0.0.1:{console.port}/groups/payments%2Fledger?span=10m")
+    go(page, "/groups/payments%2Fledger?span=10m")
     expect(page.locator("hr-group .feed li").first).to_be_visible()
     page.locator("hr-group .feed summary").first.click()
     page.locator("hr-group").evaluate("view => view.fetchDecisions()")  # as any news makes it do
@@ -433,13 +431,26 @@ def test_a_take_over_has_a_clock(page: Page, console: RunningNode) -> None:
     ]
     catalog, locks = console.hr.log.catalog, decisions.locks(name)
     catalog.write(lambda tx: record_linked(tx, name, told), locks=locks)
-    page.goto(f"http://127.0.0.1:{console.port}/groups/{SHARED}")
+    go(page, f"/groups/{SHARED}")
     steps = page.locator("hr-group .clock .step")
     expect(steps).to_have_text([re.compile(each) for each in STEPS])
     expect(page.locator("hr-group .clock .gap").first).to_have_text("→ 5.0 s →")
+    ended = [Decision(what=What.LOST, reason="silent for 7.000 s", source="last of all")]
+    catalog.write(lambda tx: record_linked(tx, name, ended), locks=locks)
+    of_two = [*STEPS[:1], "^lease out: last of all is lost", *STEPS]
+    expect(steps).to_have_text([re.compile(each) for each in of_two])
 
 
 STEPS = ("^last heard", "^lease out: gone is lost", "^assigned other")
+
+
+def test_a_decision_about_epochs_leads_to_them(overview: Page, console: RunningNode) -> None:
+    name = "epochs/days"
+    told = [Decision(what=What.CONFIGURED, reason="a person wanted it", target="eu")]
+    catalog, locks = console.hr.log.catalog, decisions.locks(name)
+    catalog.write(lambda tx: record_linked(tx, name, told), locks=locks)
+    overview.locator("hr-overview .feed li", has_text="a person wanted it").locator("a").click()
+    expect(overview.locator("hr-epochs h1")).to_be_visible()
 
 
 @pytest.mark.usefixtures("overview")
@@ -475,7 +486,7 @@ def test_streams_and_groups_are_made_and_removed_with_their_names_typed(
 
 
 def test_a_group_is_made_sought_and_removed(page: Page, console: RunningNode) -> None:
-    page.goto(f"http://127.0.0.1:{console.port}/groups")
+    go(page, "/groups")
     page.get_by_role("button", name="New group").click()
     page.get_by_label("Name", exact=True).fill("extra")
     page.get_by_label("Filter (shared, elastic)").fill("orders.>")
@@ -491,7 +502,7 @@ def test_a_group_is_made_sought_and_removed(page: Page, console: RunningNode) ->
 
 
 def test_elastic_members_change_and_bad_input_is_said(page: Page, console: RunningNode) -> None:
-    page.goto(f"http://127.0.0.1:{console.port}/groups/orders%2Fbilling")
+    go(page, "/groups/orders%2Fbilling")
     page.get_by_role("button", name="Members", exact=True).click()
     page.get_by_label("Add, with commas").fill("m2")
     page.get_by_role("button", name="Change them").click()
@@ -503,7 +514,7 @@ def test_elastic_members_change_and_bad_input_is_said(page: Page, console: Runni
 
 
 def test_tokens_are_made_and_removed(page: Page, console: RunningNode) -> None:
-    page.goto(f"http://127.0.0.1:{console.port}/access")
+    go(page, "/access")
     page.get_by_role("button", name="New token").click()
     page.get_by_label("Name", exact=True).fill("grafana")
     page.get_by_role("button", name="Make it").click()
@@ -599,10 +610,9 @@ def test_a_node_that_only_reads_offers_nothing_else(
 
 
 def test_pages_that_are_not_there_are_said(page: Page, console: RunningNode) -> None:
-    base = f"http://127.0.0.1:{console.port}"
-    page.goto(f"{base}/streams/absent")
+    go(page, "/streams/absent")
     expect(page.locator("hr-stream")).to_contain_text("there is no stream 'absent'")
-    page.goto(f"{base}/streams/a/b/c")
+    go(page, "/streams/a/b/c")
     expect(page.locator("main")).to_contain_text("There is no such page")
 
 
