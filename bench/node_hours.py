@@ -51,7 +51,7 @@ class Node:
         said = json.loads(self.process.stdout.readline())
         self.address: str = said["address"]
         self.link: str = said["link"]
-        self._token = (place / "node.token").read_text().strip()
+        self.token = (place / "node.token").read_text().strip()
 
     @property
     def memory_mb(self) -> float:
@@ -68,7 +68,7 @@ class Node:
     def ask(self, path: str) -> http.client.HTTPResponse:
         """An answer that is read by whoever asked."""
         made = http.client.HTTPConnection(self.address.removeprefix("http://"), timeout=120)
-        made.request("GET", path, headers={"authorization": f"Bearer {self._token}"})
+        made.request("GET", path, headers={"authorization": f"Bearer {self.token}"})
         return made.getresponse()
 
     def listen(self) -> None:

@@ -2,25 +2,36 @@
 
 A node of its own serves a catalog of 1,000 groups, 50 streams and 10,000 units, beside a stream of
 10 million events and a group that has 10,000 units alone.  ``python -m bench.node_serving`` prints
-the figures; ``--without-browser`` leaves Chromium out, ``--events 1000000`` makes less of a stream.
+the figures; ``--without-browser`` leaves Chromium out, ``--events 1000000`` makes less of a stream,
+and ``--costs`` measures only what a node costs those who publish and consume.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import statistics
+import subprocess
+import sys
 import tempfile
 import threading
 import time
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
+import headrace
 from bench import looking
 from bench.harness import Result, at_least, at_most, show
 from bench.node_hours import Node, Page, serving
+from bench.publish import ROWS as PUBLISHED_ROWS
+from bench.publish import batch
 from headrace.catalog import Tx, batches
 from headrace.catalog.batches import NewBatch
 from headrace.catalog.streams import StreamConfig
@@ -35,6 +46,10 @@ EVENTS = 10_000_000
 ROWS = 10_000
 """Of a batch."""
 WIDE_UNITS = 10_000
+BATCHES = 400
+"""That are published and consumed in a round."""
+ROUNDS = 7
+COST_MAX = 1.03
 ASKED = 30
 DECIDED = 20
 
@@ -224,11 +239,105 @@ def _script_s(session: Any) -> float:
     return float({each["name"]: each["value"] for each in found}["TaskDuration"])
 
 
+# --- what it costs the others --------------------------------------------------------------
+
+LISTENS = """
+import http.client, sys
+made = http.client.HTTPConnection(sys.argv[1])
+made.request("GET", "/api/v1/live", headers={"authorization": "Bearer " + sys.argv[2]})
+answer = made.getresponse()
+print("listens", flush=True)
+while answer.read1(1 << 16):
+    pass
+"""
+
+
+class Spent(msgspec.Struct, frozen=True):
+    """What one program took to publish and to consume, without the node's own."""
+
+    published_s: float
+    published_cpu_s: float
+    consumed_s: float
+    consumed_cpu_s: float
+
+
+async def _published_and_consumed(place: Path) -> Spent:
+    data = batch()
+    async with headrace.open(place) as hr:
+        await hr.create_stream("bench", subjects=["bench.>"], partitions=4)
+        await hr.groups.create_static("bench", "g", max_members=4, members=["worker"])
+        times = [(time.perf_counter(), time.process_time())]
+        for _ in range(BATCHES):
+            await hr.append("bench", data)
+        times.append((time.perf_counter(), time.process_time()))
+        left = BATCHES * PUBLISHED_ROWS
+        async with hr.join("bench", "g", member="worker") as member:
+            async for delivery in member:
+                delivery.ack_soon()
+                left -= 1
+                if not left:
+                    break
+            await member.flush()
+            times.append((time.perf_counter(), time.process_time()))
+    (wall_0, cpu_0), (wall_1, cpu_1), (wall_2, cpu_2) = times
+    return Spent(wall_1 - wall_0, cpu_1 - cpu_0, wall_2 - wall_1, cpu_2 - cpu_1)
+
+
+@contextmanager
+def _listened(place: Path) -> Iterator[None]:
+    """A node, and a program that hears all that changes."""
+    with serving(place) as node:
+        words = [sys.executable, "-c", LISTENS, node.address.removeprefix("http://"), node.token]
+        listener = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+        assert listener.stdout is not None
+        assert listener.stdout.readline() == "listens\n"
+        try:
+            yield
+        finally:
+            listener.kill()
+            listener.wait()
+
+
+def costs() -> list[Result]:
+    """With a node and one who listens against without, in turn, each on a catalog of its own."""
+    found: list[tuple[Spent, Spent]] = []
+
+    def spent(*, node: bool) -> Spent:
+        with tempfile.TemporaryDirectory(prefix="headrace-bench-") as name:
+            place = Path(name) / "data"
+            open_log(place).catalog.close()
+            if not node:
+                return asyncio.run(_published_and_consumed(place))
+            with _listened(place):
+                return asyncio.run(_published_and_consumed(place))
+
+    spent(node=False)
+    for number in range(ROUNDS):
+        # Whoever goes first in a round is first half of the time.
+        first = spent(node=bool(number % 2))
+        second = spent(node=not number % 2)
+        found.append((second, first) if number % 2 else (first, second))
+    told = []
+    for field in Spent.__struct_fields__:
+        ratios = [getattr(ours, field) / getattr(base, field) for base, ours in found]
+        what, _, kind = field.removesuffix("_s").partition("_")
+        name = f"{what} beside a node, {'CPU' if kind else 'time'}"
+        each = " ".join(f"{ratio:.3f}" for ratio in ratios)
+        told.append(
+            at_most(name, statistics.median(ratios), COST_MAX, "x of without", f"rounds {each}")
+        )
+    return told
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--events", type=int, default=EVENTS)
     parser.add_argument("--without-browser", action="store_true")
+    parser.add_argument("--costs", action="store_true")
     wanted = parser.parse_args()
+    if wanted.costs:
+        show(costs())
+        return
     found: list[Result] = []
     with tempfile.TemporaryDirectory(prefix="headrace-bench-") as name:
         place = Path(name) / "data"
@@ -247,7 +356,7 @@ def main() -> None:
             with serving(place) as node:
                 found += pages(log, node, units)
         log.catalog.close()
-    show(found)
+    show(found + costs())
 
 
 if __name__ == "__main__":

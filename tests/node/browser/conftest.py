@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 from playwright.sync_api import (
@@ -19,6 +18,7 @@ from playwright.sync_api import (
     Request,
     Response,
     TimeoutError,
+    ViewportSize,
     expect,
     sync_playwright,
 )
@@ -32,6 +32,8 @@ ENTER_MS = 60_000
 WAIT_MS = 20_000
 """How long something may take to appear: a machine may be busy."""
 expect.set_options(timeout=WAIT_MS)
+
+SIZE: ViewportSize = {"width": 1300, "height": 900}
 
 NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 """The first is the same engine without the window's parts: half the CPU."""
@@ -134,7 +136,7 @@ def console(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
 
 @pytest.fixture
 def context(browser: Browser, coverage: Coverage) -> Iterator[BrowserContext]:
-    made = browser.new_context(viewport={"width": 1300, "height": 900})
+    made = browser.new_context(viewport=SIZE)
     made.set_default_timeout(WAIT_MS)
     yield made
     for page in made.pages:
@@ -178,14 +180,66 @@ def enter(context: BrowserContext, node: RunningNode, coverage: Coverage, path: 
     return page
 
 
-@pytest.fixture
-def page(context: BrowserContext, console: RunningNode, coverage: Coverage) -> Any:
-    """The overview, let in."""
+@pytest.fixture(scope="package")
+def visitor(browser: Browser, console: RunningNode, coverage: Coverage) -> Iterator[Page]:
+    """One who was let in once and goes from page to page: what has a hashed name is sent once."""
+    context = browser.new_context(viewport=SIZE)
+    context.set_default_timeout(WAIT_MS)
     found = enter(context, console, coverage)
+    arrived(found, ENTER_MS)
+    yield found
+    coverage.take(found)
+    context.close()
+
+
+@pytest.fixture
+def page(visitor: Page, coverage: Coverage) -> Iterator[Page]:
+    """The visitor's page, wherever the last test has left it: each goes where it wants to be."""
+    visitor.problems.clear()  # type: ignore[attr-defined]
+    yield visitor
+    coverage.note(visitor)
+    visitor.unroute_all()
+    visitor.mouse.move(0, 0)
+    if visitor.evaluate(LEAVE):
+        visitor.reload()
+    visitor.emulate_media(color_scheme="light", reduced_motion="no-preference")
+    visitor.set_viewport_size(SIZE)
+
+
+LEAVE = """() => {
+  for (const each of document.querySelectorAll("dialog")) each.remove();
+  const chosen = localStorage.length; // the theme, times in UTC
+  localStorage.clear();
+  return chosen > 0;
+}"""
+
+
+GO = """path => {
+  const link = document.body.appendChild(document.createElement("a"));
+  link.setAttribute("href", path);
+  link.click();
+  link.remove();
+}"""
+
+
+def go(page: Page, path: str) -> None:
+    """To another view, as a link in the console leads there: nothing is loaded again."""
+    page.evaluate(GO, path)
+
+
+@pytest.fixture
+def overview(page: Page) -> Page:
+    """The visitor's page, at the overview."""
+    go(page, "/")
+    arrived(page, WAIT_MS)
+    return page
+
+
+def arrived(page: Page, within_ms: int) -> None:
+    """Wait for the overview; where it does not come, what the page has asked for is told."""
     try:
-        found.wait_for_selector("hr-overview table", timeout=ENTER_MS)
+        page.wait_for_selector("hr-overview table", timeout=within_ms)
     except TimeoutError as error:
-        shown = found.locator("body").inner_text()
-        told = f"{found.problems}, {found.asked} at {found.url}: {shown!r}"  # type: ignore[attr-defined]
+        shown = page.locator("body").inner_text()
+        told = f"{page.problems}, {page.asked} at {page.url}: {shown!r}"  # type: ignore[attr-defined]
         raise AssertionError(told) from error
-    return found

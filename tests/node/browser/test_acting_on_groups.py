@@ -8,13 +8,14 @@ from typing import Any
 from playwright.sync_api import Page, expect
 
 import headrace
+from tests.node.browser.conftest import go
 from tests.node.browser.test_console import READER, SHARED
 from tests.node.support import RunningNode
 from tests.support import wait_until
 
 
 def open_settings(page: Page, console: RunningNode, path: str) -> None:
-    page.goto(f"http://127.0.0.1:{console.port}{path}")
+    go(page, path)
     page.get_by_role("button", name="Settings").click()
     expect(page.locator("dialog .preview")).to_have_text("nothing changes")
 
@@ -97,7 +98,7 @@ def test_a_reader_is_put_offline_and_what_waits_for_it_is_given_up(
         raise AssertionError
 
     reader = console.do(hold())
-    page.goto(f"http://127.0.0.1:{console.port}{READER}")
+    go(page, READER)
     units = page.get_by_role("region", name="Units")
     expect(units.locator("tbody tr", has_text="idle").first).to_be_visible()
     columns = units.locator("thead th").all_inner_texts()
@@ -130,7 +131,7 @@ def test_a_subscription_is_forgotten_with_its_name_typed(page: Page, console: Ru
             pass
 
     console.do(subscribe())
-    page.goto(f"http://127.0.0.1:{console.port}/epochs")
+    go(page, "/epochs")
     row = page.get_by_role("region", name="Subscriptions to nights").locator("tbody tr")
     row.get_by_role("button", name="Forget").click()
     expect(page.locator("dialog .preview")).to_contain_text("subscription dreams to nights")

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import quote
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, BrowserContext, Page, Route, expect
+from axe_playwright_python.base import AXE_SCRIPT
+from playwright.sync_api import BrowserContext, Page, Route, expect
 
 import headrace
 from headrace import cli
+from headrace.groups import decisions
+from headrace.groups.decisions import Decision, UnitRange, What
+from headrace.groups.decisions.store import record_linked
 from headrace.node.files import Files
-from tests.node.browser.conftest import ENTER_MS, WAIT_MS, enter
+from tests.node.browser.conftest import SIZE, enter, go
 from tests.node.browser.coverage import Coverage
 from tests.node.support import RunningNode, running
 
@@ -38,6 +40,8 @@ PAGES = {
     "/regions": "hr-regions .tile",
     "/access": "hr-access table",
 }
+
+SCHEMES: tuple[Literal["light"], Literal["dark"]] = ("light", "dark")
 
 
 def test_the_first_page_asks_nobody_but_the_node(
@@ -93,64 +97,41 @@ def test_the_console_is_small_and_has_no_inline_code() -> None:
     assert texts_over_lines("a = `x${`y\n${1}`}`") == [10]
 
 
-@pytest.fixture(scope="module")
-def visitor(browser: Browser, console: RunningNode, coverage: Coverage) -> Iterator[Page]:
-    """One who was let in once, and goes from page to page."""
-    context = browser.new_context(viewport={"width": 1300, "height": 900})
-    context.set_default_timeout(WAIT_MS)
-    found = enter(context, console, coverage)
-    found.wait_for_selector("hr-overview table", timeout=ENTER_MS)
-    yield found
-    coverage.take(found)
-    context.close()
-
-
-@pytest.fixture
-def visit(visitor: Page, coverage: Coverage) -> Iterator[Page]:
-    """The page of the visitor, wherever it was left."""
-    visitor.set_viewport_size({"width": 1300, "height": 900})
-    yield visitor
-    coverage.note(visitor)
+AXE = "axe.run({resultTypes: ['violations']})"
 
 
 @pytest.mark.parametrize("path", PAGES)
-def test_every_page_is_accessible_in_both_colour_schemes(
-    visit: Page, console: RunningNode, path: str
+def test_every_page_fits_a_telephone_and_is_accessible_in_both_colour_schemes(
+    page: Page, console: RunningNode, path: str
 ) -> None:
-    page = visit
-    page.goto(f"http://127.0.0.1:{console.port}{path}")
-    page.wait_for_selector(PAGES[path])
-    for scheme in ("light", "dark"):
-        page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
-        found = Axe().run(page)
-        faults = [
-            (each["id"], [node["html"][:160] for node in each["nodes"][:2]])
-            for each in found.response["violations"]
-        ]
-        assert faults == [], scheme
-        assert len(found.response["passes"]) > 15
-    assert page.problems == []  # type: ignore[attr-defined]
-
-
-@pytest.mark.parametrize("path", PAGES)
-def test_no_page_is_wider_than_a_telephone(visit: Page, console: RunningNode, path: str) -> None:
-    page = visit
     page.set_viewport_size({"width": 360, "height": 780})
     page.goto(f"http://127.0.0.1:{console.port}{path}")
     page.wait_for_selector(PAGES[path])
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
+    page.set_viewport_size(SIZE)
+    page.evaluate(AXE_SCRIPT)
+    for scheme in SCHEMES:
+        page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
+        found = page.evaluate(AXE)
+        faults = [
+            (each["id"], [node["html"][:160] for node in each["nodes"][:2]])
+            for each in found["violations"]
+        ]
+        assert faults == [], scheme
+        assert len(found["passes"]) > 15
+    assert page.problems == []  # type: ignore[attr-defined]
 
 
 def test_the_tables_of_the_overview_fit_a_laptop(page: Page, console: RunningNode) -> None:
     page.set_viewport_size({"width": 1280, "height": 900})
-    page.goto(f"http://127.0.0.1:{console.port}/")
+    go(page, "/")
     page.wait_for_selector("hr-overview .spark")
     tables = "[...document.querySelectorAll('hr-overview .scroll')]"
     assert max(page.evaluate(f"{tables}.map(e => e.scrollWidth - e.clientWidth)")) <= 0
 
 
 def test_regions_say_what_a_loss_would_cost(page: Page, console: RunningNode) -> None:
-    page.goto(f"http://127.0.0.1:{console.port}/regions")
+    go(page, "/regions")
     view = page.locator("hr-regions")
     expect(view).to_contain_text("If this were lost now")
     expect(view).to_contain_text("eu (here)")
@@ -161,7 +142,7 @@ def test_regions_say_what_a_loss_would_cost(page: Page, console: RunningNode) ->
 
 
 def test_frontiers_are_drawn_as_staircases(page: Page, console: RunningNode) -> None:
-    page.goto(f"http://127.0.0.1:{console.port}/epochs")
+    go(page, "/epochs")
     over_time = page.locator("hr-epochs .card", has=page.locator("h2", has_text="days"))
     expect(over_time.locator("path.line")).to_have_count(1)
     # From 0 a step up to 2, and on to the right: across, up, across.
@@ -238,10 +219,10 @@ def typed(text: str) -> None:
 
 
 def test_every_command_that_is_shown_can_be_typed(page: Page, console: RunningNode) -> None:
-    base, here = f"http://127.0.0.1:{console.port}", ""
+    here = ""
     for path, button, fields in COMMANDS:
         if path != here:
-            page.goto(base + path)
+            go(page, path)
             page.wait_for_selector(PAGES.get(path, "hr-group .feed li"))
             here = path
             for each in page.locator(".cmd code").all_inner_texts():
@@ -266,7 +247,7 @@ def test_every_command_that_is_shown_can_be_typed(page: Page, console: RunningNo
 def test_a_stream_goes_on_without_a_publisher(page: Page, console: RunningNode) -> None:
     days = headrace.Epochs(publishers=("eu", "us"))
     console.do(console.hr.create_stream("without", ["without.>"], epochs=days))
-    page.goto(f"http://127.0.0.1:{console.port}/epochs")
+    go(page, "/epochs")
     row = page.get_by_role("region", name="Publishers of without").locator("tbody tr")
     row.filter(has_text="us").get_by_role("button").click()
     expect(page.locator("dialog .preview")).to_contain_text("what us left counts")
@@ -280,7 +261,7 @@ def test_a_stream_goes_on_without_a_publisher(page: Page, console: RunningNode) 
 def test_a_page_that_could_not_be_shown_is_built_when_it_can(
     page: Page, console: RunningNode
 ) -> None:
-    page.goto(f"http://127.0.0.1:{console.port}/streams/later")
+    go(page, "/streams/later")
     expect(page.locator("hr-stream")).to_contain_text("there is no stream 'later'")
     console.do(console.hr.create_stream("later", ["later.>"]))
     expect(page.locator("hr-stream h1")).to_have_text("later")
@@ -335,7 +316,7 @@ def test_a_page_that_is_being_built_hears_of_later_changes(
 ) -> None:
     """What changes while it asks for what it could not show must not be the last it hears of."""
     held: list[Route] = []
-    page.goto(f"http://127.0.0.1:{console.port}/streams/held")
+    go(page, "/streams/held")
     expect(page.locator("hr-stream")).to_contain_text("there is no stream 'held'")
     page.route("**/api/v1/streams/held", lambda route: held.append(route))
     console.do(console.hr.create_stream("held", ["held.>"]))
@@ -351,6 +332,7 @@ def test_a_page_that_is_being_built_hears_of_later_changes(
     expect(page.locator("hr-stream")).to_contain_text("there is no stream 'held'")
 
 
+@pytest.mark.usefixtures("overview")
 def test_a_change_appears_by_itself(page: Page, console: RunningNode) -> None:
     console.do(console.hr.create_stream("appears", ["appears.>"]))
     expect(page.locator("hr-overview")).to_contain_text("appears.>")
@@ -360,7 +342,7 @@ def test_a_change_appears_by_itself(page: Page, console: RunningNode) -> None:
 
 def test_a_split_is_seen_on_the_map(page: Page, console: RunningNode) -> None:
     console.do(console.hr.create_stream("map", ["map.>"]))
-    page.goto(f"http://127.0.0.1:{console.port}/streams/map?span=15m")
+    go(page, "/streams/map?span=15m")
     expect(page.locator(".map rect.tile-seg")).to_have_count(1)
     page.locator(".map [role=button]").first.press("Enter")
     page.get_by_role("button", name="Split").click()
@@ -374,9 +356,8 @@ def test_a_split_is_seen_on_the_map(page: Page, console: RunningNode) -> None:
 
 
 def test_what_looks_like_markup_is_shown_as_text(page: Page, console: RunningNode) -> None:
-    base = f"http://127.0.0.1:{console.port}"
     page.on("dialog", lambda dialog: pytest.fail(dialog.message))
-    page.goto(f"{base}/streams/orders/events?start=earliest&key={quote('<b>odd</b>')}")
+    go(page, f"/streams/orders/events?start=earliest&key={quote('<b>odd</b>')}")
     cell = page.locator("hr-events td", has_text="<b>odd</b>")
     expect(cell).to_have_count(1)
     page.locator("hr-events summary").first.click()
@@ -385,8 +366,7 @@ def test_what_looks_like_markup_is_shown_as_text(page: Page, console: RunningNod
 
 
 def test_events_are_filtered_followed_and_linked(page: Page, console: RunningNode) -> None:
-    base = f"http://127.0.0.1:{console.port}"
-    page.goto(f"{base}/streams/orders/events?start=earliest&where={quote('total >= 28')}")
+    go(page, f"/streams/orders/events?start=earliest&where={quote('total >= 28')}")
     expect(page.locator("hr-events tbody tr")).to_have_count(2)
     as_command, as_python, as_sql = page.locator("hr-events .cmd code").all_inner_texts()
     assert as_command == "headrace read orders --from earliest"
@@ -394,7 +374,7 @@ def test_events_are_filtered_followed_and_linked(page: Page, console: RunningNod
     assert as_sql.startswith("CREATE TEMPORARY VIEW events USING headrace OPTIONS (catalog '/")
     page.locator("hr-events tbody a").first.click()
     expect(page.locator("hr-events")).to_contain_text("the event at")
-    page.goto(f"{base}/streams/orders/events")
+    go(page, "/streams/orders/events")
     page.get_by_role("textbox", name="Text").fill("total")
     page.get_by_role("button", name="Look", exact=True).click()
     expect(page.locator("hr-events [role=status]")).to_contain_text("looked at")
@@ -419,7 +399,7 @@ def test_events_are_filtered_followed_and_linked(page: Page, console: RunningNod
 
 
 def test_a_group_tells_its_past(page: Page, console: RunningNode) -> None:
-    page.goto(f"http://127.0.0.1:{console.port}/groups/payments%2Fledger?span=10m")
+    go(page, "/groups/payments%2Fledger?span=10m")
     expect(page.locator("hr-group .feed li").first).to_be_visible()
     page.locator("hr-group .feed summary").first.click()
     page.locator("hr-group").evaluate("view => view.fetchDecisions()")  # as any news makes it do
@@ -441,6 +421,39 @@ def test_a_group_tells_its_past(page: Page, console: RunningNode) -> None:
     expect(page).to_have_url(re.compile("sort="))
 
 
+def test_a_take_over_has_a_clock(page: Page, console: RunningNode) -> None:
+    """Who was given up by its leader is told of with how long it was silent."""
+    name, unit = "$share/audit/orders.>", (UnitRange(0, 0, "orders"),)
+    told = [
+        Decision(what=What.ASSIGNED, reason="below its share", target="gone", units=unit),
+        Decision(what=What.LOST, reason="silent for 5.000 s", source="gone"),
+        Decision(what=What.ASSIGNED, reason="below its share", target="other", units=unit),
+    ]
+    catalog, locks = console.hr.log.catalog, decisions.locks(name)
+    catalog.write(lambda tx: record_linked(tx, name, told), locks=locks)
+    go(page, f"/groups/{SHARED}")
+    steps = page.locator("hr-group .clock .step")
+    expect(steps).to_have_text([re.compile(each) for each in STEPS])
+    expect(page.locator("hr-group .clock .gap").first).to_have_text("→ 5.0 s →")
+    ended = [Decision(what=What.LOST, reason="silent for 7.000 s", source="last of all")]
+    catalog.write(lambda tx: record_linked(tx, name, ended), locks=locks)
+    of_two = [*STEPS[:1], "^lease out: last of all is lost", *STEPS]
+    expect(steps).to_have_text([re.compile(each) for each in of_two])
+
+
+STEPS = ("^last heard", "^lease out: gone is lost", "^assigned other")
+
+
+def test_a_decision_about_epochs_leads_to_them(overview: Page, console: RunningNode) -> None:
+    name = "epochs/days"
+    told = [Decision(what=What.CONFIGURED, reason="a person wanted it", target="eu")]
+    catalog, locks = console.hr.log.catalog, decisions.locks(name)
+    catalog.write(lambda tx: record_linked(tx, name, told), locks=locks)
+    overview.locator("hr-overview .feed li", has_text="a person wanted it").locator("a").click()
+    expect(overview.locator("hr-epochs h1")).to_be_visible()
+
+
+@pytest.mark.usefixtures("overview")
 def test_streams_and_groups_are_made_and_removed_with_their_names_typed(
     page: Page, console: RunningNode
 ) -> None:
@@ -473,7 +486,7 @@ def test_streams_and_groups_are_made_and_removed_with_their_names_typed(
 
 
 def test_a_group_is_made_sought_and_removed(page: Page, console: RunningNode) -> None:
-    page.goto(f"http://127.0.0.1:{console.port}/groups")
+    go(page, "/groups")
     page.get_by_role("button", name="New group").click()
     page.get_by_label("Name", exact=True).fill("extra")
     page.get_by_label("Filter (shared, elastic)").fill("orders.>")
@@ -489,7 +502,7 @@ def test_a_group_is_made_sought_and_removed(page: Page, console: RunningNode) ->
 
 
 def test_elastic_members_change_and_bad_input_is_said(page: Page, console: RunningNode) -> None:
-    page.goto(f"http://127.0.0.1:{console.port}/groups/orders%2Fbilling")
+    go(page, "/groups/orders%2Fbilling")
     page.get_by_role("button", name="Members", exact=True).click()
     page.get_by_label("Add, with commas").fill("m2")
     page.get_by_role("button", name="Change them").click()
@@ -501,7 +514,7 @@ def test_elastic_members_change_and_bad_input_is_said(page: Page, console: Runni
 
 
 def test_tokens_are_made_and_removed(page: Page, console: RunningNode) -> None:
-    page.goto(f"http://127.0.0.1:{console.port}/access")
+    go(page, "/access")
     page.get_by_role("button", name="New token").click()
     page.get_by_label("Name", exact=True).fill("grafana")
     page.get_by_role("button", name="Make it").click()
@@ -514,6 +527,7 @@ def test_tokens_are_made_and_removed(page: Page, console: RunningNode) -> None:
     expect(page.locator("hr-access")).to_contain_text("DELETE /api/v1/tokens/grafana")
 
 
+@pytest.mark.usefixtures("overview")
 def test_everything_is_reached_by_keys(page: Page) -> None:
     page.keyboard.press("g")
     page.keyboard.press("s")
@@ -596,10 +610,9 @@ def test_a_node_that_only_reads_offers_nothing_else(
 
 
 def test_pages_that_are_not_there_are_said(page: Page, console: RunningNode) -> None:
-    base = f"http://127.0.0.1:{console.port}"
-    page.goto(f"{base}/streams/absent")
+    go(page, "/streams/absent")
     expect(page.locator("hr-stream")).to_contain_text("there is no stream 'absent'")
-    page.goto(f"{base}/streams/a/b/c")
+    go(page, "/streams/a/b/c")
     expect(page.locator("main")).to_contain_text("There is no such page")
 
 

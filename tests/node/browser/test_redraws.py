@@ -10,6 +10,7 @@ from playwright.sync_api import Locator, Page, expect
 
 import headrace
 from headrace.catalog import Tx
+from tests.node.browser.conftest import go
 from tests.node.support import RunningNode
 
 
@@ -37,10 +38,6 @@ def shop(console: RunningNode) -> Iterator[RunningNode]:
     console.do(prepare(console.hr))
     yield console
     console.do(console.hr.delete_stream("shop", force=True))
-
-
-def visit(page: Page, node: RunningNode, path: str) -> None:
-    page.goto(f"http://127.0.0.1:{node.port}{path}")
 
 
 def publish(page: Page, node: RunningNode, count: int) -> None:
@@ -74,7 +71,7 @@ def middle(what: Locator) -> tuple[float, float]:
 
 
 def test_a_tile_of_the_map_keeps_the_focus(page: Page, shop: RunningNode) -> None:
-    visit(page, shop, "/streams/shop")
+    go(page, "/streams/shop")
     tile = page.get_by_role("button", name="segment 1,")
     tile.focus()
     publish(page, shop, 2)
@@ -87,7 +84,7 @@ def test_a_tile_of_the_map_keeps_the_focus(page: Page, shop: RunningNode) -> Non
 
 def test_a_tile_keeps_the_focus_when_others_come(page: Page, shop: RunningNode) -> None:
     shop.do(shop.hr.create_stream("shop2", ["shop2.>"], segments=2))
-    visit(page, shop, "/streams/shop2")
+    go(page, "/streams/shop2")
     tile = page.get_by_role("button", name="segment 1,")
     tile.focus()
     shop.do(shop.hr.in_thread(shop.hr.log.split, "shop2", 0, 2))
@@ -101,7 +98,7 @@ def test_a_tile_keeps_the_focus_when_others_come(page: Page, shop: RunningNode) 
 def test_a_press_on_the_map_counts_though_it_is_drawn_meanwhile(
     page: Page, shop: RunningNode
 ) -> None:
-    visit(page, shop, "/streams/shop")
+    go(page, "/streams/shop")
     press(page, page.locator(".map .tile-seg").last)
     publish(page, shop, 2)
     page.mouse.up()
@@ -115,7 +112,7 @@ def test_a_press_on_the_map_counts_though_it_is_drawn_meanwhile(
 def test_a_press_on_a_group_counts_though_it_is_drawn_meanwhile(
     page: Page, shop: RunningNode
 ) -> None:
-    visit(page, shop, "/groups/shop%2Ftill")
+    go(page, "/groups/shop%2Ftill")
     lag = page.locator("hr-group .tile", has_text="Lag").locator(".v")
     expect(lag).to_have_text("1")
     expect(page.locator("hr-group .findings li")).to_have_count(2)  # nothing moves any more
@@ -137,7 +134,7 @@ def test_a_press_on_a_group_counts_though_it_is_drawn_meanwhile(
 def test_a_list_that_is_open_keeps_what_is_chosen_in_it(page: Page, shop: RunningNode) -> None:
     hr = shop.hr
     shop.do(hr.groups.create_static("shop", "zebra", max_members=2, members=["a"]))
-    visit(page, shop, "/streams/shop")
+    go(page, "/streams/shop")
     chooser = page.get_by_label("whose progress lies on the map")
     expect(chooser.locator("option")).to_have_text(["nobody", "shop/till", "shop/zebra"])
     chooser.focus()
@@ -161,7 +158,7 @@ def test_a_list_that_is_open_keeps_what_is_chosen_in_it(page: Page, shop: Runnin
 def test_a_stream_tells_of_its_groups_though_nothing_is_appended(
     page: Page, shop: RunningNode
 ) -> None:
-    visit(page, shop, "/streams/shop")
+    go(page, "/streams/shop")
     groups = page.get_by_role("region", name="Groups that consume it")
     expect(groups.locator("tbody tr")).to_have_count(1)
     shop.do(shop.hr.groups.create_static("shop", "apple", max_members=2, members=["a"]))
@@ -177,7 +174,7 @@ def test_a_stream_tells_of_its_groups_though_nothing_is_appended(
 def test_what_a_chart_tells_stays_and_is_of_what_lies_under_the_pointer(
     page: Page, shop: RunningNode
 ) -> None:
-    visit(page, shop, "/streams/shop")
+    go(page, "/streams/shop")
     chart = page.get_by_role("img", name="events a second over time")
     tip = chart.locator("[data-key=tip] .tip")
     chart.scroll_into_view_if_needed()
@@ -202,7 +199,7 @@ NEWEST = """() => ({
 
 def test_a_link_keeps_the_focus_when_its_row_goes_up(page: Page, shop: RunningNode) -> None:
     shop.do(shop.hr.create_stream("shop2", ["shop2.>"]))
-    visit(page, shop, "/streams?q=shop&sort=-retained_events")
+    go(page, "/streams?q=shop&sort=-retained_events")
     links = page.locator("hr-streams td a")
     expect(links).to_have_text(["shop", "shop2"])
     links.last.focus()
@@ -215,6 +212,7 @@ def test_a_link_keeps_the_focus_when_its_row_goes_up(page: Page, shop: RunningNo
     shop.do(shop.hr.delete_stream("shop2"))
 
 
+@pytest.mark.usefixtures("overview")
 def test_the_overview_keeps_the_focus_when_something_is_decided(
     page: Page, shop: RunningNode
 ) -> None:
@@ -243,7 +241,7 @@ def test_buttons_of_epochs_keep_focus_and_press(page: Page, console: RunningNode
         console.do(evenings.append(epoch, [headrace.Event(subject="evenings.x", value=b"x")]))
         expect(card.locator("[aria-label='open epochs']")).to_contain_text(f"{epoch}: 1 row")
 
-    visit(page, console, "/epochs")
+    go(page, "/epochs")
     card = page.locator("hr-epochs .card", has=page.locator("h2", has_text="evenings"))
     button = card.get_by_role("button", name="Do without")
     summary = card.locator("summary")
@@ -314,6 +312,7 @@ RULES = """async () => {
 }"""
 
 
+@pytest.mark.usefixtures("overview")
 def test_what_is_drawn_again_is_the_same_where_it_means_the_same(page: Page) -> None:
     found: dict[str, Any] = page.evaluate(RULES)
     # A handler follows its button; a button with another name is another button.

@@ -54,7 +54,7 @@ class Group extends View {
 		this.checkpoints = null;
 		this.fenced = new Fenced(this.name);
 		this.feed = h("ul", { class: "feed", tabindex: "0", "aria-label": "Decisions" });
-		this.clockBox = h("div");
+		this.clockBox = h("div.stack");
 		this.spans = spans(SPANS, (span) => {
 			set({ span });
 			this.fetchLag();
@@ -469,15 +469,20 @@ class Group extends View {
 				.catch(() => {});
 	}
 
-	// The take-over clock: last heard, lease out, claimed, first delivery.
+	// The last loss; where nobody has taken over from it, also the last from which somebody has.
 	drawClock() {
-		const lost = [...(this.decisions || [])].reverse().find((one) => ["lost", "evicted", "deposed"].includes(one.what));
-		if (!lost) {
-			put(this.clockBox);
-			return;
-		}
+		const losses = (this.decisions || []).filter((one) => ["lost", "evicted", "deposed"].includes(one.what)).reverse();
+		const clocks = losses.slice(0, 50).map((lost) => this.clockOf(lost));
+		const taken = clocks.findIndex((each) => each.taken);
+		redraw(this.clockBox, clocks.filter((each, at) => !at || at === taken).map((each) => each.shown));
+	}
+
+	// The take-over clock: last heard, lease out, claimed.
+	clockOf(lost) {
 		const at = (one) => new Date(one.at).getTime();
-		const heard = /last heard (?:at )?(\S+Z)/.exec(lost.reason)?.[1];
+		const told = /last heard (?:at )?(\S+Z)/.exec(lost.reason)?.[1];
+		const silent = /^silent for ([\d.]+) s/.exec(lost.reason)?.[1]; // until it was given up
+		const heard = told ? new Date(told).getTime() : silent ? at(lost) - 1000 * silent : null;
 		// What followed from it: by its cause, or about whom was lost or what it held.
 		const numbers = new Set([lost.number]);
 		const owner = new Map();
@@ -491,18 +496,18 @@ class Group extends View {
 			if (follows) numbers.add(one.number);
 			return follows;
 		});
+		const claims = ["pinned", "elected", "assigned", "moved"]
+			.map((what) => after.find((one) => one.what === what))
+			.filter(Boolean);
 		const steps = [
-			...(heard ? [["last heard", new Date(heard).getTime()]] : []),
+			...(heard ? [["last heard", heard]] : []),
 			[`lease out: ${lost.from || lost.instance} is ${lost.what}`, at(lost)],
-			...["pinned", "elected", "assigned", "moved"]
-				.map((what) => after.find((one) => one.what === what))
-				.filter(Boolean)
-				.map((one) => [`${one.what} ${one.to || one.instance}`, at(one)]),
+			...claims.map((one) => [`${one.what} ${one.to || one.instance}`, at(one)]),
 		].sort((a, b) => a[1] - b[1]);
-		redraw(
-			this.clockBox,
-			card(
-				"Last take-over",
+		return {
+			taken: claims.length > 0,
+			shown: card(
+				claims.length ? "Last take-over" : "Lost, and nobody took over",
 				h("span.sub", when(lost.at)),
 				h(
 					"div.in",
@@ -516,7 +521,7 @@ class Group extends View {
 					),
 				),
 			),
-		);
+		};
 	}
 
 	async asItWas(at) {

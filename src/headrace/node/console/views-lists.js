@@ -91,6 +91,9 @@ export const streamColumns = () => [
 	{ title: "Last 10 min", wide: true, mark: (row) => row.trend.join(), show: (row) => spark(row.trend) },
 ];
 
+// What is decided about the epochs of a stream is no group's.
+const about = (one) => (one.group.startsWith("epochs/") ? "/epochs" : link("groups", one.group));
+
 export const decisionItem = (one, { group = true } = {}) =>
 	h(
 		"li",
@@ -98,7 +101,7 @@ export const decisionItem = (one, { group = true } = {}) =>
 		glyph(one.what),
 		h(
 			"div",
-			group ? h("a", { href: link("groups", one.group) + `?decision=${one.number}` }, visible(one.group)) : null,
+			group ? h("a", { href: `${about(one)}?decision=${one.number}` }, visible(one.group)) : null,
 			group ? " " : null,
 			h("b", one.what),
 			" ",

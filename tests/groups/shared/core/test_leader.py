@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import msgspec
 import pytest
 
@@ -410,6 +412,11 @@ def test_silent_borrower_is_dropped_and_its_units_move() -> None:
         made.tick(1000, alive=(B,))
     assert made.owners() == {B: ["orders/0", "orders/1"]}
     assert made.leader.decisions[-2].what in (What.LEFT, What.LOST, What.ASSIGNED)
+    lost = next(each for each in made.leader.decisions if each.what is What.LOST)
+    assert lost.borrower == A
+    said = re.fullmatch(r"silent for (\d+\.\d{3}) s", lost.reason)  # so one knows since when
+    assert said is not None
+    assert 1000 * float(said[1]) >= made.leader.settings.borrower_timeout_ms
 
 
 def test_member_that_pings_and_never_acks_is_evicted_with_the_reason() -> None:

@@ -293,12 +293,12 @@ class Leader(Reception):
         timeout_ms = self.settings.borrower_timeout_ms
         silent = [m for m in self._holdings.members.values() if now_ms - m.seen_ms >= timeout_ms]
         for member in silent:
-            self._holdings.drop(member, What.LOST, "silent", now_ms)
+            self._lost(member, now_ms)
 
     def drop_silent(self, borrower: str, now_ms: int) -> list[LeaderEffect]:
         """A borrower is known to be dead: act as on its timeout."""
         self._check_leading()
-        self._holdings.drop(self._member(borrower), What.LOST, "silent", now_ms)
+        self._lost(self._member(borrower), now_ms)
         return self._settle(now_ms)
 
     def resend(self, unit: Unit, now_ms: int) -> list[LeaderEffect]:

@@ -90,6 +90,11 @@ class Reception(LeaderView):
             )
         return member
 
+    def _lost(self, member: LedMember, now_ms: int) -> None:
+        """It was not heard for too long, or is known to be dead."""
+        silent_s = max(0, now_ms - member.seen_ms) / 1000
+        self._holdings.drop(member, What.LOST, f"silent for {silent_s:.3f} s", now_ms)
+
     def _take_in(self, message: LeaderWanted, now_ms: int) -> list[LeaderEffect]:
         self._holdings.join(message.borrower, message.session, now_ms)
         response = LeaderConnectResponse(self.group, message.borrower, self.token, self.name)
