@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 import headrace
 from headrace.errors import AlreadyAckedError, AnsweredError, Fenced, NoStreamError
 from headrace.groups.consumer import CatalogAcks, Delivery, UnitAck
-from headrace.groups.progress import Progress
+from headrace.groups.progress import Progress, store
 from tests.api.test_client import table_of
 from tests.groups.consumer.rig import Rig, rig, run, run_with_threads, take, values
 from tests.support import until
@@ -137,6 +138,34 @@ def test_an_event_that_came_twice_has_its_output_once(tmp_path: Path) -> None:
                 async with same.transaction() as tx:
                     tx.publish("invoices.1", b"x")
             assert await outputs(r.hr) == [b"x"]
+
+    run(work())
+
+
+def test_a_batch_of_which_others_acked_a_part_is_not_taken_for_acked(tmp_path: Path) -> None:
+    """As by another region: the rest of it has no output, and comes again."""
+
+    async def work() -> None:
+        async with rig(str(tmp_path)) as r:
+            await with_invoices(r)
+            await r.fill("abcd")
+            unit, consumer = await r.claim(), r.consumer()
+            consumer.open(unit)
+            batches = consumer.batches()
+            held = await anext(batches)
+            part = Progress(0, ((1, 2),))
+            join = partial(store.join, group=r.group, places={unit.segment_id: part})
+            await r.hr.in_thread(r.hr.log.catalog.write, join)
+            with pytest.raises(AlreadyAckedError):
+                async with held.transaction() as tx:
+                    tx.publish("invoices.1", b"x")
+            assert not held.answered
+            await held.nack(delay_ms=0)
+            again = await anext(batches)
+            assert again.attempt == 2
+            assert await r.stored() == part
+            await again.ack()
+            assert await r.stored() == Progress(4)
 
     run(work())
 

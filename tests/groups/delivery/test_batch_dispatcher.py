@@ -24,7 +24,7 @@ from headrace.groups.delivery import (
     Reason,
     Stalled,
 )
-from headrace.groups.progress import Progress
+from headrace.groups.progress import AckedRanges, Progress
 
 
 def offsets(*numbers: int) -> np.ndarray:
@@ -266,3 +266,69 @@ def test_every_event_is_acked_in_order_or_a_dead_letter(
     assert sorted(done + dead) == list(range(ends[-1]))
     assert done == sorted(done)
     assert set(dead) == poison & set(range(ends[-1]))
+
+
+def acked(*numbers: int) -> AckedRanges:
+    found = AckedRanges()
+    found.ack_many(sorted(numbers))
+    return found
+
+
+def test_what_others_acked_leaves_the_pieces_that_are_not_out() -> None:
+    dispatcher = fed()
+    first = take(dispatcher)
+    assert dispatcher.pass_over(acked(1, 5))
+    assert not dispatcher.pass_over(acked(1, 5))
+    assert dispatcher.progress() == Progress(0, ((5, 6),))  # 1 is in hand
+    dispatcher.nack(first.ticket, 0, delay_ms=0)
+    assert dispatcher.pass_over(acked(1, 5))
+    again = take(dispatcher)
+    assert (again.piece.offsets.tolist(), again.attempt) == ([0, 2, 3], 2)
+    dispatcher.ack(again.ticket, 1)
+    last = take(dispatcher)
+    assert last.piece.offsets.tolist() == [6]
+    dispatcher.ack(last.ticket, 1)
+    assert dispatcher.progress() == Progress(8)
+
+
+def test_a_piece_that_nobody_has_seen_goes_back_when_others_acked_of_it() -> None:
+    dispatcher = fed()
+    take(dispatcher)
+    assert dispatcher.pass_over(acked(9), unseen=True)
+    assert not dispatcher.idle
+    assert dispatcher.pass_over(acked(0, 1, 2, 3), unseen=True)
+    assert take(dispatcher).piece.offsets.tolist() == [5, 6]
+
+
+@given(data=st.data())
+def test_batches_hold_exactly_what_nobody_has_acked(data: st.DataObject) -> None:
+    """Acks from elsewhere at any time: all is acked in the end, and nothing known is handed out."""
+    dispatcher = BatchDispatcher(DeliveryConfig(max_deliveries=2, backoff_min_ms=0))
+    known: set[int] = set()
+    for turn in range(4):
+        start = turn * 5
+        dispatcher.feed(np.arange(start, start + 5, dtype=np.int64), start + 5)
+    out: BatchHandout | None = None
+    for _ in range(200):
+        if dispatcher.caught_up:
+            break
+        step = data.draw(st.sampled_from(["take", "ack", "nack", "others", "bury"]))
+        if step == "take" and out is None:
+            out = dispatcher.take(0)
+            assert out is None or not known & set(out.piece.offsets.tolist())
+        elif step == "ack" and out is not None:
+            dispatcher.ack(out.ticket, 0)
+            known |= set(out.piece.offsets.tolist())
+            out = None
+        elif step == "nack" and out is not None:
+            dispatcher.nack(out.ticket, 0)
+            out = None
+            dispatcher.pass_over(acked(*known))  # as the runtime does: it was in hand before
+        elif step == "others":
+            known |= data.draw(st.sets(st.integers(0, 19), max_size=6))
+            dispatcher.pass_over(acked(*known))
+        elif dispatcher.dying is not None:
+            known |= set(dispatcher.dying.piece.offsets.tolist())
+            dispatcher.dead_lettered(dispatcher.dying.piece.start, 0)
+        seen = dispatcher.progress().acked()
+        assert {o for o in range(20) if o in seen} <= known

@@ -18,7 +18,7 @@ from hypothesis.stateful import (
 
 from headrace.errors import DeliveryError
 from headrace.groups.delivery import DeadLetter, DeliveryConfig, Dispatcher, Retry, Stalled
-from headrace.groups.progress import Progress
+from headrace.groups.progress import AckedRanges, Progress
 
 
 @dataclass
@@ -56,6 +56,7 @@ class DispatcherModel(RuleBasedStateMachine):
         self.log: list[int | None] = []  # key of each offset; None holds nothing for the group
         self.events: dict[int, Known] = {}
         self.attempts_before: dict[int, int] = {}  # under earlier owners
+        self.elsewhere: set[int] = set()  # acked by others before they were fed
         self.now_ms = 0
         self.silent_since_ms: int | None = None
         self.paused = False
@@ -70,6 +71,8 @@ class DispatcherModel(RuleBasedStateMachine):
         ours = [o for o in range(start, end) if self.log[o] is not None]
         self.dispatcher.feed(ours, [self.log[o] or 0 for o in ours], end)
         for offset in ours:
+            if offset in self.elsewhere:
+                self.events[offset] = Known(self.log[offset] or 0, "acked")
             attempts = self.attempts_before.get(offset, 0)
             self.events.setdefault(offset, Known(self.log[offset] or 0, attempts=attempts))
 
@@ -226,6 +229,31 @@ class DispatcherModel(RuleBasedStateMachine):
     def resume(self) -> None:
         self.dispatcher.resume()
         self.paused = False
+
+    @rule(offsets=st.sets(st.integers(0, 30), max_size=12), data=st.data())
+    def others_ack(self, offsets: set[int], data: st.DataObject) -> None:
+        """Another region is through with events: what is not handed out, or unseen, is acked."""
+        offsets = {o for o in offsets if o < len(self.log)}
+        flying = self.in_flight()
+        unseen = data.draw(st.lists(st.sampled_from(flying), unique=True)) if flying else []
+        acked = AckedRanges()
+        acked.ack_many(sorted(offsets))
+        known = self.dispatcher.progress().acked()
+        passed = self.dispatcher.pass_over(acked, unseen)
+        expected = []
+        for offset in sorted(offsets):
+            event = self.events.get(offset)
+            if event is None:  # not fed: it is known when it comes
+                assert offset in self.dispatcher.progress().acked()
+                self.attempts_before.pop(offset, None)
+            elif event.state in ("buffered", "refused") or offset in unseen:
+                expected.append(offset)
+                event.state = "acked"
+        assert (passed or []) == expected
+        assert passed is not None or known == self.dispatcher.progress().acked()
+        self.elsewhere |= offsets - self.events.keys()
+        if not self.in_flight():
+            self.silent_since_ms = self.dispatcher._silent_since_ms
 
     @rule()
     def hand_over(self) -> None:

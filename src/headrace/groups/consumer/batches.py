@@ -28,6 +28,7 @@ from headrace.groups.delivery import (
     Piece,
     Stalled,
 )
+from headrace.groups.progress import AckedRanges
 from headrace.groups.progress.arrays import Int64s
 from headrace.log import events
 from headrace.subjects.columns import mask_array
@@ -141,7 +142,10 @@ class BatchRun(Run):
         while int(self._fed[0].offsets[-1]) < first:
             self.hold(-self._fed.popleft().size_bytes)
         fed = self._fed[0]
-        return fed.data.slice(int(np.searchsorted(fed.offsets, first)), piece.events)
+        at = int(np.searchsorted(fed.offsets, first))
+        if np.array_equal(fed.offsets[at : at + piece.events], piece.offsets):
+            return fed.data.slice(at, piece.events)
+        return fed.data.take(pa.array(np.searchsorted(fed.offsets, piece.offsets)))
 
     def _public(self, piece: Piece) -> pa.RecordBatch:
         data = self._rows(piece)
@@ -163,8 +167,7 @@ class BatchRun(Run):
     def ack(self, held: Any, *, stored: bool = False) -> None:
         self.dispatcher.ack(held._handout.ticket, self.now_ms())
         if self.dispatcher.empty:
-            while self._fed:
-                self.hold(-self._fed.popleft().size_bytes)
+            self._forget_fed()
         if not stored:
             self.runtime.commits.later(self, self.runtime.options.ack_delay_ms)
         if self.may_take():
@@ -209,6 +212,19 @@ class BatchRun(Run):
     def recall(self, unseen: list[int]) -> None:
         if unseen:
             self.dispatcher.recall()
+
+    def pass_over(self, acked: AckedRanges, unseen: list[int]) -> set[int] | None:
+        news = self.dispatcher.pass_over(acked, unseen=bool(unseen))
+        if self.dispatcher.empty:
+            self._forget_fed()
+        if self.may_take():
+            self.runtime.offer(self)
+        back = set(unseen) if self.dispatcher.idle else set()
+        return back if news or back else None
+
+    def _forget_fed(self) -> None:
+        while self._fed:
+            self.hold(-self._fed.popleft().size_bytes)
 
 
 def runs_of(offsets: Int64s) -> list[tuple[int, int]]:

@@ -21,6 +21,7 @@ from headrace.groups.consumer.fetch import Fetched, Gap
 from headrace.groups.consumer.run import Dying, Run
 from headrace.groups.consumer.types import OwnedUnit, UnitEvents
 from headrace.groups.delivery import Dispatcher, Stalled
+from headrace.groups.progress import AckedRanges
 from headrace.log.events import int64s
 from headrace.subjects.columns import mask_array
 
@@ -68,7 +69,7 @@ class EventRun(Run):
     def _sifted(self, found: Fetched, start: int) -> Fetched | Gap:
         """What was read without what is acked: of much of that, it is cheaper done at once.
 
-        Nothing else of it can be acked before it is fed.
+        Nothing else of it is acked before it is fed, but by ``pass_over``.
         """
         offsets = int64s(found.data.column(0))
         keep = self.dispatcher.unacked(offsets)
@@ -243,6 +244,17 @@ class EventRun(Run):
 
     def recall(self, unseen: list[int]) -> None:
         self.dispatcher.recall(unseen)
+
+    def pass_over(self, acked: AckedRanges, unseen: list[int]) -> set[int] | None:
+        self.settle()
+        passed = self.dispatcher.pass_over(acked, unseen)
+        if passed is None:
+            return None
+        for at, part in enumerate(self.ahead):
+            if isinstance(part, Fetched) and part.sifted:
+                self.ahead[at] = msgspec.structs.replace(part, sifted=False)
+        self._release(passed, stored=True)
+        return set(passed).intersection(unseen)
 
     def drop_ahead(self) -> None:
         super().drop_ahead()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from headrace.errors import HeadraceError, UnknownSegmentError
 from headrace.groups.consumer.fetch import UnitReader
@@ -18,13 +18,14 @@ async def connect(
     run: Run,
     reach: Listener,
     trouble: Callable[[HeadraceError], None],
+    follow_acks: Callable[[Run], Awaitable[None]],
     *,
     with_keys: bool,
 ) -> None:
     """Give a run its reader and let it hear of its segment; failures are told and tried again."""
     while run.gone is None:
         try:
-            await _connect(host, run, with_keys)
+            await _connect(host, run, follow_acks, with_keys)
         except HeadraceError as error:
             trouble(error)
             await host.sleep(RETRY_S)
@@ -34,7 +35,9 @@ async def connect(
             return
 
 
-async def _connect(host: Host, run: Run, with_keys: bool) -> None:
+async def _connect(
+    host: Host, run: Run, follow_acks: Callable[[Run], Awaitable[None]], with_keys: bool
+) -> None:
     owned = run.owned
     news = follow(host, owned.stream)
     stream = await news.open()
@@ -45,6 +48,8 @@ async def _connect(host: Host, run: Run, with_keys: bool) -> None:
                 f"stream {owned.stream!r} was made anew: segment {owned.segment} is not the one "
                 "that this unit stands for"
             )
+        if segment.lane is not None:  # the stream is in other regions, too
+            await follow_acks(run)
     except BaseException:
         news.close()
         raise

@@ -6,7 +6,7 @@ A failure is raised before the next event: the events are put aside until then.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from headrace.groups.consumer.batches import Batch
 from headrace.groups.consumer.delivery import Delivery
@@ -56,6 +56,13 @@ class AtHand:
                 queue.extend(kept)
             self.batches = deque(batch for batch in self.batches if batch._run not in found)
         return found
+
+    def drop(self, run: Run, offsets: Collection[int]) -> None:
+        """Remove events of a run that the application is not to see."""
+        for queue in (self.events, self._aside):
+            kept = [one for one in queue if one._run is not run or one.offset not in offsets]
+            queue.clear()
+            queue.extend(kept)
 
     def clear(self) -> None:
         """Nothing is at hand any more."""

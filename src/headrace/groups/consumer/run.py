@@ -24,6 +24,7 @@ from headrace.groups.delivery import (
     DyingPiece,
     Stalled,
 )
+from headrace.groups.progress import AckedRanges
 from headrace.log.events import Event
 
 if TYPE_CHECKING:
@@ -130,6 +131,13 @@ class Run(ABC):
         """What was taken, and is ``unseen``, goes back."""
 
     @abstractmethod
+    def pass_over(self, acked: AckedRanges, unseen: list[int]) -> set[int] | None:
+        """Others have acked this: what of it is not handed out, or ``unseen``, will not be.
+
+        Returns what of ``unseen`` was taken back; None when nothing is news.
+        """
+
+    @abstractmethod
     def dying(self) -> Dying | None:
         """Dead letters to store, if there are any."""
 
@@ -152,6 +160,7 @@ class Run(ABC):
     def _refused(self, outcome: object) -> None:
         """A refusal is to be stored; ``outcome`` is a retry or a dead letter."""
         self.runtime.commits.later(self, self.runtime.options.ack_delay_ms)
+        self.runtime.elsewhere.again(self)
         if isinstance(outcome, DeadLetter | DyingPiece):
             self.runtime.burials.begin(self)
         else:

@@ -18,9 +18,10 @@ from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from headrace.catalog import Tx
 from headrace.errors import AlreadyAckedError, Fenced, HeadraceError
 from headrace.groups.consumer.types import UnitAck
-from headrace.groups.progress import Progress
+from headrace.groups.progress import Progress, store
 from headrace.groups.progress.ranges import AckedRanges
 from headrace.log.output import Output
 
@@ -84,6 +85,21 @@ class AckTransaction(Output):
         self._run.committing.discard(self._held)
         self._held._answer = ""
 
+    async def _is_stored(self) -> bool:
+        """Whether all of it is acked; of a batch, other regions may have acked a part."""
+        if len(self._ranges) == 1 and self._ranges[0][1] - self._ranges[0][0] == 1:
+            return True
+        host, owned = self._runtime.host, self._run.owned
+
+        def look(tx: Tx) -> Progress:
+            return store.load(tx, owned.group, owned.segment_id) or Progress()
+
+        try:
+            known = (await host.in_thread(host.log.catalog.read, look)).acked()
+        except HeadraceError:
+            return False
+        return all(list(known.between(lo, hi)) == [(lo, hi)] for lo, hi in self._ranges)
+
     def _committed(self) -> None:
         """The ack is stored."""
         run = self._run
@@ -101,7 +117,7 @@ class AckTransaction(Output):
             self._write.stage_locks = runtime.acks.locks(run.owned)
             outcome = await runtime.host.commit(self._write)
         except AlreadyAckedError as error:
-            if (error.lo, error.hi) in self._ranges:
+            if (error.lo, error.hi) in self._ranges and await self._is_stored():
                 self._committed()  # by another commit, but stored: no redelivery
             else:
                 self._failed()

@@ -34,7 +34,8 @@ from headrace.errors import (
 from headrace.groups.consumer.batches import BatchRun
 from headrace.groups.consumer.commits import Commits
 from headrace.groups.consumer.dead_letters import Burials
-from headrace.groups.consumer.events import EventRun
+from headrace.groups.consumer.elsewhere import Elsewhere
+from headrace.groups.consumer.events import HOLES_DELAY_MS, EventRun
 from headrace.groups.consumer.in_hand import register
 from headrace.groups.consumer.news import Reach
 from headrace.groups.consumer.opening import connect
@@ -48,6 +49,7 @@ from headrace.groups.consumer.types import (
     UnitEvents,
     UnitStanding,
 )
+from headrace.groups.progress import AckedRanges
 from headrace.host.host import Host
 from headrace.host.outage import Outage
 
@@ -102,6 +104,7 @@ class Units:
         self._soon: dict[Run, None] = {}
         self.burials = Burials(self, self._surface)
         self._openings = host.tasks("opening units")
+        self.elsewhere = Elsewhere(host, self._acked_elsewhere)
         self._ready = AtHand()
         self._at_hand = self._ready.events
         self._wake = asyncio.Event()
@@ -148,6 +151,7 @@ class Units:
         for run in runs:
             if run.paused and not run.draining:
                 run.resume()
+                self.elsewhere.again(run)
                 self.offer(run)
                 self.wake_at(run.dispatcher.wake_at_ms)
 
@@ -218,6 +222,7 @@ class Units:
             while self._waiting:
                 self._waiting.popitem()[1].give_back()
             self._timer.clear()
+            self.elsewhere.close()
             await self.prefetch.close()
             await self._openings.rest()
             self._wake.set()
@@ -247,6 +252,7 @@ class Units:
             run,
             partial(self._reach, run),
             partial(self._trouble, run),
+            self.elsewhere.follow,
             with_keys=isinstance(run, EventRun),
         )
         self._openings.spawn(opening)
@@ -319,6 +325,7 @@ class Units:
         self._ready.take_back([run])
         self._soon.pop(run, None)
         self.prefetch.forget(run)
+        self.elsewhere.leave(run)
         if self._runs.get(run.owned.unit) is run:
             del self._runs[run.owned.unit]
         run.end(why)
@@ -388,6 +395,18 @@ class Units:
         if run.may_take():
             self.offer(run)
         self.check_end(run)
+
+    def _acked_elsewhere(self, run: Run, acked: AckedRanges) -> None:
+        """Others have acked this of the run's unit."""
+        unseen = self._ready.unseen().get(run, [])
+        back = run.pass_over(acked, unseen)
+        if back is None:
+            return
+        if back:
+            self._ready.drop(run, back)
+        # The row has it already; a leader, who keeps a record of its own, does not.
+        self.commits.later(run, HOLES_DELAY_MS)
+        self.wake_at(run.dispatcher.wake_at_ms)
 
     def _settle(self) -> None:
         """Pass the acks that were gathered on to their dispatchers."""

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
         BatchHandout,
         BatchRetry,
         DyingPiece,
-        Piece,
     )
     from headrace.groups.delivery.dispatcher import Dispatcher
+    from headrace.groups.delivery.pieces import Piece
 
 __all__ = [
     "BatchDispatcher",
@@ -46,8 +46,9 @@ __getattr__ = later(
     __name__,
     {
         "headrace.groups.delivery.batch_dispatcher": (
-            "BatchDispatcher", "BatchHandout", "BatchRetry", "DyingPiece", "Piece",
+            "BatchDispatcher", "BatchHandout", "BatchRetry", "DyingPiece",
         ),
         "headrace.groups.delivery.dispatcher": ("Dispatcher",),
+        "headrace.groups.delivery.pieces": ("Piece",),
     },
 )  # fmt: skip

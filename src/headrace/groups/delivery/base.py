@@ -6,12 +6,15 @@ deadlines keep their order.
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections.abc import Iterable
+
 import numpy as np
 import numpy.typing as npt
 
 from headrace.errors import FeedError, Fenced, InvalidDelayError
 from headrace.groups.delivery.messages import DeliveryConfig
-from headrace.groups.progress import Progress
+from headrace.groups.progress import AckedRanges, Progress
 from headrace.groups.progress.arrays import Int64s
 from headrace.groups.progress.bounds import OFFSET_MAX
 
@@ -70,6 +73,16 @@ class UnitDispatcher:
         """The unit belongs to someone else: every call that would act now raises this."""
         self._fenced = fenced
 
+    def _join(self, acked: AckedRanges, held: Iterable[int]) -> bool:
+        """Count as acked what is acked elsewhere, but not what is held here; whether it is news."""
+        kept = sorted(offset for offset in held if offset in acked)
+        before = self._acked.floor, self._acked.acked_above_floor
+        self._acked.merge(_without(acked, kept) if kept else acked)
+        if self._attempts:
+            done = self._acked
+            self._attempts = {at: n for at, n in self._attempts.items() if at not in done}
+        return before != (self._acked.floor, self._acked.acked_above_floor)
+
     def _advance(self, now_ms: int) -> int:
         if now_ms > self._now_ms:
             self._now_ms = now_ms
@@ -102,3 +115,18 @@ class UnitDispatcher:
                 f"a nack of {what} asks for a delay of {delay_ms} ms; "
                 f"it must be 0 to {DELAY_MS_MAX}"
             )
+
+
+def _without(acked: AckedRanges, kept: list[int]) -> AckedRanges:
+    """Acked ranges but for some offsets, which ascend."""
+    floor = min(acked.floor, kept[0])
+    pieces: list[tuple[int, int]] = []
+    for start, end in ((floor, acked.floor), *acked.to_tuples()):
+        lo = start
+        for offset in kept[bisect_left(kept, start) : bisect_left(kept, end)]:
+            if lo < offset:
+                pieces.append((lo, offset))
+            lo = offset + 1
+        if lo < end:
+            pieces.append((lo, end))
+    return AckedRanges.from_tuples(floor, pieces)

@@ -24,6 +24,9 @@ others are delivered.  Attempts are part of the progress only for pieces of a si
 of a larger one say nothing about any one of its events.  Events that an earlier owner refused
 stand alone from the beginning.
 
+*Acks from elsewhere* (``pass_over``), of an owner in another region: the events leave the pieces
+that are not out, and a piece without any is done with.  What is out or dying stays whole.
+
 Time is an argument, as in :mod:`headrace.groups.delivery.dispatcher`.
 """
 
@@ -46,7 +49,8 @@ from headrace.errors import (
 )
 from headrace.groups.delivery.base import UnitDispatcher
 from headrace.groups.delivery.messages import DeliveryConfig, Reason, Stalled
-from headrace.groups.progress import Progress
+from headrace.groups.delivery.pieces import Piece, halves, left_of
+from headrace.groups.progress import AckedRanges, Progress
 from headrace.groups.progress.arrays import Int64s
 
 
@@ -55,20 +59,6 @@ class _State(Enum):
     OUT = "out"
     RESTING = "resting"
     DYING = "dying"
-
-
-class Piece(msgspec.Struct, frozen=True, eq=False):
-    """Events that go together; ``attempts`` counts deliveries in vain."""
-
-    start: int
-    end: int
-    offsets: Int64s
-    attempts: int = 0
-
-    @property
-    def events(self) -> int:
-        """How many there are."""
-        return int(self.offsets.size)
 
 
 class BatchHandout(msgspec.Struct, frozen=True, eq=False):
@@ -281,6 +271,33 @@ class BatchDispatcher(UnitDispatcher):
         self._state = _State.QUEUED
         self._silent_since_ms = None
 
+    # --- acks from elsewhere -----------------------------------------------------------
+
+    def pass_over(self, acked: AckedRanges, *, unseen: bool = False) -> bool:
+        """Others have acked this: what of it is not out will not be; whether anything is news.
+
+        If ``unseen``, the consumer has not seen the piece that is out: it goes back if it has any.
+        """
+        self._check_fence()
+        held = self._state in (_State.OUT, _State.DYING)
+        unseen = unseen and self._state is _State.OUT
+        if unseen and bool(acked.contains_many(self._queue[0].offsets).any()):
+            self._state = _State.QUEUED
+            self._silent_since_ms = None
+            held = False
+        news = self._join(acked, self._queue[0].offsets.tolist() if held else ())
+        queue, self._queue = self._queue, deque()
+        for at, piece in enumerate(queue):
+            left = piece if at == 0 and held else left_of(piece, acked)
+            if left is not None:
+                self._queue.append(left)
+                continue
+            self._acked.ack_range(piece.start, piece.end)
+            if at == 0:
+                self._state = _State.QUEUED
+                self._silent_since_ms = None
+        return news
+
     # --- internals ---------------------------------------------------------------------
 
     def _pieces(self, piece: Piece) -> list[Piece]:
@@ -330,7 +347,7 @@ class BatchDispatcher(UnitDispatcher):
             self._queue.appendleft(tried)
             return self._die(tried, reason, detail)
         if used_up:
-            self._queue.extendleft(reversed(_halves(piece)))
+            self._queue.extendleft(reversed(halves(piece)))
         else:
             self._queue.appendleft(tried)
         rest_ms = self.config.backoff_ms(attempts) if delay_ms is None else delay_ms
@@ -355,12 +372,3 @@ class BatchDispatcher(UnitDispatcher):
         if not 1 <= ticket <= self._ticket:
             raise UnknownTicketError(verb, ticket)
         raise StaleBatchError(verb)
-
-
-def _halves(piece: Piece) -> tuple[Piece, Piece]:
-    middle = piece.events // 2
-    cut = int(piece.offsets[middle])
-    return (
-        Piece(piece.start, cut, piece.offsets[:middle]),
-        Piece(cut, piece.end, piece.offsets[middle:]),
-    )

@@ -28,6 +28,9 @@ their deadlines, and expiry looks only at the oldest.
 *Attempts.*  An answer names the offset and the attempt.  Attempt 1 of an event that timed out
 and was handed out again is stale: its answer raises and changes nothing.
 
+*Acks from elsewhere* (``pass_over``), of an owner in another region: what is not handed out is
+acked, and frees its key.  What is in flight or dying stays so, and is acked by its own answer.
+
 *Bounds.*  ``wanted`` says how many events may be fed; ``max_pending`` bounds the rest.  Refused
 and dying events count towards it, else ``max_pending=1`` would not be one at a time.
 
@@ -58,7 +61,7 @@ from headrace.groups.delivery.messages import (
     Statistics,
 )
 from headrace.groups.delivery.refused import Refused
-from headrace.groups.progress import Progress
+from headrace.groups.progress import AckedRanges, Progress
 from headrace.groups.progress.arrays import Int64s
 
 _KEY = itemgetter(0)
@@ -350,6 +353,41 @@ class Dispatcher(UnitDispatcher):
             if offset in self._pending:
                 key, _ = self._pending.pop(offset)
                 self._pending[offset] = (key, deadline)
+
+    # --- acks from elsewhere -----------------------------------------------------------
+
+    def pass_over(self, acked: AckedRanges, unseen: Collection[int] = ()) -> list[int] | None:
+        """Others have acked this: what of it is not handed out will not be.
+
+        ``unseen`` is in flight, but the consumer has not seen it: it counts as not handed out.
+        Returns the events that were known here and are passed over; None when nothing is news.
+        """
+        self._check_fence()
+        waiting = self._offsets[self._cursor :]
+        known = [*waiting, *self._order.waiting(), *self._refused.events]
+        known += [offset for offset in unseen if offset in self._pending]
+        found = np.asarray(known, dtype=np.int64)
+        gone = set(found[acked.contains_many(found)].tolist())
+        held = [offset for offset in (*self._pending, *self._dying) if offset not in gone]
+        if not self._join(acked, held) and not gone:
+            return None
+        if gone:
+            self._drop(gone)
+        return sorted(gone)
+
+    def _drop(self, gone: set[int]) -> None:
+        waiting = zip(self._offsets[self._cursor :], self._keys[self._cursor :], strict=True)
+        left = [pair for pair in waiting if pair[0] not in gone]
+        self._offsets = [offset for offset, _ in left]
+        self._keys = [key for _, key in left]
+        self._cursor = 0
+        self._order.drop(gone)
+        self._refused.drop(gone & self._refused.events.keys())
+        seen_before = len(self._pending)
+        for offset in gone & self._pending.keys():
+            self._order.release(self._pending.pop(offset)[0])
+        if not self._unacked() or (seen_before and not self._pending):
+            self._silent_since_ms = None
 
     # --- internals ---------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ its first parked events are *freed*: they are taken before the buffer is walked 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator
 
 
 class KeyOrder:
@@ -29,6 +29,12 @@ class KeyOrder:
     def waiting_events(self) -> int:
         """Events that are parked, or freed and not taken."""
         return self.parked_events + len(self.freed)
+
+    def waiting(self) -> Iterator[int]:
+        """The events that are parked, or freed and not taken."""
+        yield from (offset for offset, _ in self.freed)
+        for queue in self.parked.values():
+            yield from queue
 
     def take_freed(self, room: int, offsets: list[int], keys: list[int]) -> int:
         """Move freed events into the lists; gives the room that is left."""
@@ -128,6 +134,21 @@ class KeyOrder:
         if not resting:
             del self.resting[key]
             self.fill(key)
+
+    def drop(self, gone: Collection[int]) -> None:
+        """Events that wait are not to be taken any more: those behind them move up."""
+        for key, queue in list(self.parked.items()):
+            kept = deque(offset for offset in queue if offset not in gone)
+            self.parked_events -= len(queue) - len(kept)
+            if kept:
+                self.parked[key] = kept
+            else:
+                del self.parked[key]
+        released = [key for offset, key in self.freed if offset in gone]
+        if released:
+            self.freed = deque(pair for pair in self.freed if pair[0] not in gone)
+            for key in released:
+                self.release(key)
 
     def fill(self, key: int) -> None:
         """Free as many parked events of this key as may be in flight."""

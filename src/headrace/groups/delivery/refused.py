@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from heapq import heappop, heappush
+from collections.abc import Collection
+from heapq import heapify, heappop, heappush
 
 from headrace.groups.delivery.key_order import KeyOrder
 
@@ -49,3 +50,12 @@ class Refused:
             offsets.append(offset)
             keys.append(key)
         return offsets, keys
+
+    def drop(self, gone: Collection[int]) -> None:
+        """These do not come again: their keys are free."""
+        self._due = [pair for pair in self._due if pair[1] not in gone]
+        heapify(self._due)
+        for offset in gone:
+            key, _ = self.events.pop(offset)
+            self._order.wake(key, offset)
+            self._order.release(key)
