@@ -38,14 +38,15 @@ from headrace.groups.partitioned.runtime.units import consumed_lock, layout_of, 
 from headrace.groups.progress import Progress
 from headrace.groups.readers.admin import delete as delete_readers
 from headrace.groups.readers.core.segments import SegmentId
+from headrace.groups.readers.names import is_key
 from headrace.groups.shared import properties
 from headrace.groups.shared.core.messages import unit_of
 from headrace.groups.shared.properties import GroupProperties
 from headrace.groups.shared.runtime import state
 from headrace.log.log import Log
+from headrace.regions import runtime
 from headrace.regions.records import LinkRecord
 from headrace.regions.runtime import queues
-from headrace.regions.runtime import readers as readers_
 from headrace.subjects import overlaps
 
 READER: Literal["reader"] = "reader"
@@ -64,8 +65,8 @@ _properties_decoder = msgspec.json.Decoder(GroupProperties)
 
 def describe(tx: Tx, key: str, linked: Mapping[str, LinkRecord]) -> GroupRecord:
     """A group that is to be replicated; ``linked`` are the streams of this region that are."""
-    if readers_.is_key(key):
-        return readers_.describe(tx, key, linked)
+    if is_key(key):
+        return runtime.readers.describe(tx, key, linked)
     if ":" in key:
         found = properties.require(tx, key)
         names = [
@@ -120,7 +121,7 @@ def check_home(family: str, key: str, home: str | None, mode: str) -> None:
 def begin(tx: Tx, record: GroupRecord) -> None:
     """A group of this region is about to be replicated; holds :func:`begin_locks`."""
     if record.family == READER:
-        readers_.begin(tx, record)
+        runtime.readers.begin(tx, record)
     if record.family == ELASTIC:
         queues.begin(tx, GroupName.of_key(record.key))
 
@@ -134,7 +135,7 @@ def end(tx: Tx, record: GroupRecord) -> None:
 def begin_locks(record: GroupRecord) -> set[str]:
     """The locks for :func:`begin` and :func:`end`."""
     if record.family == READER:
-        return readers_.locks(record.key)
+        return runtime.readers.locks(record.key)
     return _queue_locks(record) if record.family == ELASTIC and record.config else set()
 
 
@@ -168,7 +169,7 @@ def take_in_locks(record: GroupRecord) -> set[str]:
 def leave(tx: Tx, record: GroupRecord) -> None:
     """A group that nobody holds here goes elsewhere; holds :func:`fence_locks`."""
     if record.family == READER:
-        readers_.leave(tx, record)
+        runtime.readers.leave(tx, record)
     if record.family == ELASTIC:
         queues.empty(tx, GroupName.of_key(record.key))
 
@@ -193,13 +194,13 @@ def readers(tx: Tx, record: GroupRecord, configs: Configs | None = None) -> list
 
 def salvaged(key: str) -> GroupRecord:
     """As much of a record that cannot be read as its key tells."""
-    family = READER if readers_.is_key(key) else SHARED if ":" in key else STATIC
+    family = READER if is_key(key) else SHARED if ":" in key else STATIC
     return GroupRecord(key=key, family=family, streams=(), config=b"")
 
 
 def is_reader(key: str, reader: str) -> bool:
     """Whether a row of progress belongs to a group, whatever members it has."""
-    if ":" in key or readers_.is_key(key):
+    if ":" in key or is_key(key):
         return reader == key
     name, _, member = reader.rpartition(".")
     if GroupName.is_consumed(reader) and name == key:
@@ -210,7 +211,7 @@ def is_reader(key: str, reader: str) -> bool:
 def exists(tx: Tx, record: GroupRecord) -> bool:
     """Whether this region has the group itself."""
     if record.family == READER:
-        return readers_.exists(tx, record)
+        return runtime.readers.exists(tx, record)
     bucket = _BUCKETS.get(record.family)
     return bucket is not None and entries.get(tx, bucket, record.key) is not None
 
@@ -218,8 +219,8 @@ def exists(tx: Tx, record: GroupRecord) -> bool:
 def make(log: Log, record: GroupRecord) -> None:
     """Make a group that came from another region, with nothing acked yet."""
     if record.family == READER:
-        locks = {streams.LOCK_ALL, *readers_.locks(record.key)}
-        log.catalog.write(lambda tx: readers_.make(tx, record), locks=sorted(locks))
+        locks = {streams.LOCK_ALL, *runtime.readers.locks(record.key)}
+        log.catalog.write(lambda tx: runtime.readers.make(tx, record), locks=sorted(locks))
         return
     if record.family != SHARED:
         config = decode_static if record.family == STATIC else decode_elastic
@@ -255,7 +256,7 @@ def seek(
     """Put a reader where a command of another region says; its owners lose the unit."""
     number, segment_id = segment
     if record.family == READER:
-        readers_.put(tx, record, {SegmentId(stream, number): (segment_id, to)})
+        runtime.readers.put(tx, record, {SegmentId(stream, number): (segment_id, to)})
         return
     if record.family == SHARED:
         state.seek(tx, reader, {unit_of(stream, number): (segment_id, to)})
@@ -267,7 +268,7 @@ def seek(
 def seek_locks(record: GroupRecord, reader: str, stream: str, number: int) -> list[str]:
     """The locks for :func:`seek`."""
     if record.family == READER:
-        return sorted(readers_.locks(record.key))
+        return sorted(runtime.readers.locks(record.key))
     if record.family == SHARED:
         return list(state.seek_locks(reader, [unit_of(stream, number)]))
     found = units.seek_locks(GroupName.of_key(record.key), reader, [number])
@@ -289,7 +290,7 @@ def channels(record: GroupRecord, readers: Iterable[str]) -> set[str]:
 def is_drained(tx: Tx, record: GroupRecord) -> bool:
     """Whether nobody in this region owns anything of a group any more."""
     if record.family == READER:
-        return readers_.is_drained(tx, record)
+        return runtime.readers.is_drained(tx, record)
     return not any(claim.owner is not None for claim in _claims(tx, record))
 
 
@@ -300,7 +301,7 @@ def fence_absent(tx: Tx, record: GroupRecord) -> None:
     that is done.  Sessions of one whose lease ran out have counted it as lost before that.
     """
     if record.family == READER:
-        readers_.bury(tx, record)
+        runtime.readers.bury(tx, record)
         return
     if record.family == SHARED:
         if leases.get(tx, state.lease_name(record.key)) is None:
@@ -329,7 +330,7 @@ def _is_pinned(tx: Tx, name: GroupName, owner: str) -> bool:
 def reset(tx: Tx, record: GroupRecord) -> None:
     """Nothing is acked of a group that was here on its own: another region's progress counts."""
     if record.family == READER:
-        readers_.reset(tx, record)
+        runtime.readers.reset(tx, record)
         return
     source = streams.get(tx, record.streams[0]) if record.family == ELASTIC else None
     if source is not None:
@@ -347,7 +348,7 @@ def restart(tx: Tx, record: GroupRecord) -> None:
     if not exists(tx, record):
         return
     if record.family == READER:
-        readers_.restart(tx, record)
+        runtime.readers.restart(tx, record)
         return
     if record.family != SHARED:
         entries.put(tx, _BUCKETS[record.family], record.key, record.config)
@@ -359,13 +360,13 @@ def configure(tx: Tx, record: GroupRecord) -> None:
     if record.family == ELASTIC and exists(tx, record):
         entries.put(tx, ELASTIC_BUCKET, record.key, record.config)
     elif record.family == READER and exists(tx, record):
-        readers_.configure(tx, record)
+        runtime.readers.configure(tx, record)
 
 
 def reset_locks(tx: Tx, record: GroupRecord) -> set[str]:
     """The locks for :func:`reset` and :func:`restart`."""
     if record.family == READER:
-        return readers_.locks(record.key)
+        return runtime.readers.locks(record.key)
     found = {entries.lock(_BUCKETS[record.family])} if record.family != SHARED else set()
     for reader in readers(tx, record):
         for name in record.streams:
@@ -378,7 +379,7 @@ def reset_locks(tx: Tx, record: GroupRecord) -> set[str]:
 def fence_locks(tx: Tx, record: GroupRecord) -> set[str]:
     """The locks for :func:`fence` and :func:`fence_absent`: no ack may be on its way past them."""
     if record.family == READER:
-        return readers_.locks(record.key)
+        return runtime.readers.locks(record.key)
     found = {claims.lock(claim.group, claim.unit) for claim in _claims(tx, record)}
     if record.family == SHARED:
         found.add(leases.lock(state.lease_name(record.key)))
@@ -388,7 +389,7 @@ def fence_locks(tx: Tx, record: GroupRecord) -> set[str]:
 def fence(tx: Tx, record: GroupRecord) -> None:
     """Take a group away from whoever has it here; what they ack from now on does not count."""
     if record.family == READER:
-        readers_.fence(tx, record)
+        runtime.readers.fence(tx, record)
         return
     if record.family == SHARED:
         leases.fence(tx, state.lease_name(record.key))

@@ -21,6 +21,12 @@ from headrace.groups.readers.core.segments import SegmentId
 from headrace.subjects import check_name
 
 FAMILY = "reader"
+_PREFIX = f"{FAMILY}/"
+
+
+def is_key(key: str) -> bool:
+    """Whether a key, or the name of a row of progress, is that of a reader group."""
+    return key.startswith(_PREFIX)
 
 
 class ReaderGroupName(msgspec.Struct, frozen=True, order=True):

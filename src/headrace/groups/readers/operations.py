@@ -27,7 +27,7 @@ from headrace.groups.readers.core.updates import (
 )
 from headrace.groups.readers.names import GroupStream, ReaderGroupName, unit_of
 from headrace.groups.readers.positions import GroupCheckpoint, StreamCut, offsets_of
-from headrace.groups.readers.runtime import elsewhere, retention
+from headrace.groups.readers.runtime import retention
 from headrace.groups.readers.runtime import streams as of_group
 from headrace.groups.readers.runtime.moment import GroupMoment
 from headrace.groups.readers.runtime.record import EVICTED
@@ -57,6 +57,8 @@ def cut_at_rest(log: Log, name: ReaderGroupName) -> StreamCut | None:
         if commit.state.members:
             return None
         if commit.record.away:
+            from headrace.groups.readers.runtime import elsewhere
+
             elsewhere.check_here(tx, name, "checkpoints and cuts are taken where it is at home")
             return commit.record.streams, elsewhere.standing(commit)[0]
         return commit.record.streams, dict(commit.state.unassigned)
@@ -284,6 +286,8 @@ def configure(commit: GroupCommit, config: GroupConfig) -> Committed:
     """Give the group another config, in every region that it is in."""
     done = commit.put(Configure(config))
     if done.outcome.changes:
+        from headrace.groups.readers.runtime import elsewhere
+
         elsewhere.configured(commit)
     return done
 
@@ -293,6 +297,8 @@ def release(commit: GroupCommit, cut: Cut) -> None:
     retain = commit.state.config.retain
     if retain is not Retain.MANUAL:
         raise NotRetainedByHandError(commit.name.group, retain.value)
+    from headrace.groups.readers.runtime import elsewhere
+
     elsewhere.check_here(commit.tx, commit.name, "it is released where it is at home")
     moment = commit.moment
     found = moment.map()

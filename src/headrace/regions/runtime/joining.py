@@ -16,6 +16,7 @@ from headrace.errors import RoundOvertakenError
 from headrace.groups.homes import this_region
 from headrace.groups.partitioned.names import GroupName
 from headrace.groups.progress import AckedRanges, Progress, store
+from headrace.groups.readers.names import is_key
 from headrace.regions.core.origins import Lane
 from headrace.regions.core.progress import CursorDelta, OriginProgress
 from headrace.regions.core.translation import is_ahead, offsets_of
@@ -56,7 +57,7 @@ def locks(reader: str, stream: str, number: int) -> set[str]:
     from headrace.groups.shared.keys import leader_lease
 
     unit = f"{stream}/{number}"
-    if readers.is_key(reader):
+    if is_key(reader):
         return readers.locks(reader)
     found = {
         claims.lock(reader, str(number)),

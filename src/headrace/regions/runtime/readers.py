@@ -21,7 +21,13 @@ from headrace.groups.progress.store import seek as put_progress
 from headrace.groups.readers import admin, names, places
 from headrace.groups.readers.core.segments import SegmentId
 from headrace.groups.readers.core.updates import Configure, RemoveReader
-from headrace.groups.readers.names import FAMILY, ReaderGroupName, ReaderGroupRecord, unit_of
+from headrace.groups.readers.names import (
+    FAMILY,
+    ReaderGroupName,
+    ReaderGroupRecord,
+    is_key,
+    unit_of,
+)
 from headrace.groups.readers.runtime import elsewhere, liveness
 from headrace.groups.readers.runtime import record as recording
 from headrace.groups.readers.runtime.moment import GroupMoment
@@ -30,13 +36,6 @@ from headrace.groups.readers.runtime.replicas import StampedReplica
 from headrace.groups.readers.runtime.transaction import Committed, GroupCommit
 from headrace.groups.readers.spark_use import holder_of
 from headrace.regions.records import LinkRecord
-
-_PREFIX = f"{FAMILY}/"
-
-
-def is_key(key: str) -> bool:
-    """Whether a key, or the name of a row of progress, is that of a reader group."""
-    return key.startswith(_PREFIX)
 
 
 def name_of(key: str) -> ReaderGroupName:

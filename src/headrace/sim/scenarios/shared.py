@@ -268,7 +268,7 @@ class SharedScenario(Scenario):
             if decision is known:
                 break
             self._decided[leader.group] = leader.decisions[-1]
-            reason = decision.reason.partition(":")[0]
+            reason = decision.reason.partition(":")[0].partition(" for ")[0]
             self.world.reach(f"decision.{decision.what.value} ({reason})")
 
     def healed(self) -> None:

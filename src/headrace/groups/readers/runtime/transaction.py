@@ -63,7 +63,7 @@ from headrace.groups.readers.core.updates import (
     Update,
 )
 from headrace.groups.readers.names import ReaderGroupName, ReaderGroupRecord, unit_of
-from headrace.groups.readers.runtime import elsewhere, retention, spark_records
+from headrace.groups.readers.runtime import retention
 from headrace.groups.readers.runtime.moment import GroupMoment, end_of
 from headrace.groups.readers.runtime.replicas import StampedReplica
 from headrace.groups.readers.runtime.resets import Exact, carry_out_reset
@@ -122,6 +122,8 @@ class GroupCommit:
         said so.
         """
         if not (came_back or by_region):
+            from headrace.groups.readers.runtime import elsewhere  # looks do without it
+
             elsewhere.check(self, update)
         outcome = self.prepare(update)
         if not outcome.changes:
@@ -244,6 +246,8 @@ class GroupCommit:
 
     def forget_openings(self, segments: Collection[SegmentId] | None = None) -> None:
         """What Spark has open is to be read again; before claims are held."""
+        from headrace.groups.readers.runtime import spark_records  # looks do without it
+
         spark_records.forget(self.tx, self.name.group, segments)
 
     def _keep(self, created: int, segments: Iterable[SegmentId]) -> None:
