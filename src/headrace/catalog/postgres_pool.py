@@ -36,6 +36,8 @@ from headrace.errors import (
 IDLE_S = 30.0
 FAR_S = 0.02
 """From this on it takes long to make a connection."""
+LATE = 3
+"""A connection may take so many times as long as the last one before nobody waits for it."""
 
 
 class PostgresPool:
@@ -105,7 +107,7 @@ class PostgresPool:
                     # One that comes back soon is there sooner than a new one.
                     if patient:
                         self._make_one()
-                    if not patient or not self._free.wait(self._connect_s):
+                    if not patient or not self._free.wait(self._patience_s()):
                         break
                     patient = False
                     continue
@@ -145,6 +147,10 @@ class PostgresPool:
             self._making = True
             self._taken += 1
             threading.Thread(target=self._make, name="headrace-connect", daemon=True).start()
+
+    def _patience_s(self) -> float:
+        """For how long to wait before making one oneself: one that is being made may be late."""
+        return self._connect_s * (LATE if self._making else 1)
 
     def _make(self) -> None:
         made: PgConnection | None = None

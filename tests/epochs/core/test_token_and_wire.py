@@ -48,6 +48,18 @@ def test_other_texts_are_no_tokens(text: str) -> None:
         ResumeToken.decode(text, *OF, INTEGERS)
 
 
+def test_no_token_begins_with_a_dash_and_old_ones_that_do_are_still_read() -> None:
+    marked = 0
+    for time in range(1000):
+        token = ResumeToken(*OF, INTEGERS, (time,))
+        text = token.encode()
+        assert not text.startswith("-")
+        marked += text.startswith(".")
+        for given_text in (text, text.removeprefix(".")):
+            assert ResumeToken.decode(given_text, *OF, INTEGERS) == token
+    assert marked > 0
+
+
 def test_a_token_is_bound_to_its_stream_and_shape_and_is_checked() -> None:
     token = ResumeToken(*OF, PAIRS, ((0, 1),)).encode()
     assert ResumeToken.decode(token, *OF, PAIRS).frontier == ((0, 1),)

@@ -19,6 +19,8 @@ from headrace.errors import InvalidTokenError, TimeShapeError
 
 _VERSION = 2
 TOKEN_CHARS_MAX = 1 << 20
+_NO_OPTION = "."
+"""Before a token that would begin with a dash."""
 
 
 class ResumeToken(msgspec.Struct, frozen=True, array_like=True):
@@ -32,13 +34,11 @@ class ResumeToken(msgspec.Struct, frozen=True, array_like=True):
     version: int = _VERSION
 
     def encode(self) -> str:
-        """The token as text that fits in a URL."""
+        """The token as text that fits in a URL, and that no command line takes for an option."""
         body = _encode(self)
-        return (
-            base64.urlsafe_b64encode(zlib.crc32(body).to_bytes(4, "big") + body)
-            .decode()
-            .rstrip("=")
-        )
+        data = base64.urlsafe_b64encode(zlib.crc32(body).to_bytes(4, "big") + body)
+        text = data.decode().rstrip("=")
+        return f"{_NO_OPTION}{text}" if text.startswith("-") else text
 
     @classmethod
     def decode(
@@ -67,6 +67,7 @@ class ResumeToken(msgspec.Struct, frozen=True, array_like=True):
 def _read(text: str) -> ResumeToken:
     if len(text) > TOKEN_CHARS_MAX:
         raise ValueError("it is too long")
+    text = text.removeprefix(_NO_OPTION)
     raw = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
     if zlib.crc32(raw[4:]).to_bytes(4, "big") != raw[:4]:
         raise ValueError("it is damaged")
