@@ -285,7 +285,6 @@ def test_a_page_that_did_not_arrive_whole_is_loaded_again(
         else:
             route.continue_()
 
-    context.add_init_script(QUICK)
     context.route("**/view-key.js", lose)
     page = enter(context, console, coverage)
     expect(page.locator(".banner")).to_contain_text("loaded again")

@@ -62,8 +62,8 @@ async def test_readers_elsewhere_wait_and_begin_when_the_group_comes(
                     await until(partial(wins.has, names(f"{turn}-then", 4)))
                     lost = here if to == "us" else far
                     await until(partial(lost.waits_in, f"at home in {to}"))
-                acked = here.acked + far.acked
-                assert len(acked) == len(set(acked)) == 4 * 44
+                await until(lambda: len(set(here.acked + far.acked)) == 4 * 44)
+                assert len(here.acked + far.acked) == 4 * 44
                 info = await group.info()
                 assert [each.reader for each in info.readers] == ["r1"]
                 assert not (await other.info()).readers
